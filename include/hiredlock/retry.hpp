@@ -1,0 +1,54 @@
+// How long a waiting guard pauses before it asks again. Pure functions of how often it has asked and of random bits.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
+#include <hiredlock/policy.hpp>
+
+namespace hiredlock::retry {
+
+/// Asks after a random pause between 0 and a bound that grows from `min` by `factor` up to `max`: exponential backoff with full jitter, so
+/// that equals do not meet again and again.
+struct Backoff {
+    std::chrono::microseconds min{std::chrono::milliseconds{4}};    ///< the first bound; above 0
+    std::chrono::microseconds max{std::chrono::milliseconds{128}};  ///< the last bound; a release is noticed this late at worst
+    double factor = 2;                                              ///< at least 1
+    std::chrono::milliseconds outage{10'000};  ///< lock() without a limit gives up once the Store has failed this long without a break
+
+    using kind = policy::Retry;
+
+    const char* problem() const noexcept {
+        if (min <= min.zero() || max < min || max > std::chrono::hours{24}) return "retry::Backoff needs 0 < min <= max <= 24 h";
+        if (!(factor >= 1) || factor > 1000) return "retry::Backoff needs a factor from 1 to 1000";
+        if (outage < outage.zero()) return "retry::Backoff needs an outage of 0 or more";
+        return nullptr;
+    }
+
+    std::chrono::nanoseconds pause(unsigned asked, std::uint64_t random) const noexcept {
+        double bound = static_cast<double>(min.count());
+        const double most = static_cast<double>(max.count());
+        for (unsigned i = 1; i < asked && bound < most && factor > 1; ++i) bound *= factor;
+        constexpr double scale = 1.0 / 18446744073709551616.0;  // 2^-64
+        return std::chrono::nanoseconds{static_cast<std::int64_t>(std::min(bound, most) * 1000.0 * (static_cast<double>(random) * scale))};
+    }
+};
+
+/// Asks at a fixed interval.
+struct Fixed {
+    std::chrono::microseconds interval{std::chrono::milliseconds{100}};  ///< above 0
+    std::chrono::milliseconds outage{10'000};                            ///< as in Backoff
+
+    using kind = policy::Retry;
+
+    const char* problem() const noexcept {
+        if (interval <= interval.zero() || interval > std::chrono::hours{24}) return "retry::Fixed needs 0 < interval <= 24 h";
+        if (outage < outage.zero()) return "retry::Fixed needs an outage of 0 or more";
+        return nullptr;
+    }
+
+    std::chrono::nanoseconds pause(unsigned, std::uint64_t) const noexcept { return interval; }
+};
+
+}  // namespace hiredlock::retry

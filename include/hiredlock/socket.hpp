@@ -1,0 +1,282 @@
+// One non-blocking socket: connecting without blocking, close-on-exec from birth, no SIGPIPE, and waiting that ends in time. No protocol here.
+#pragma once
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hiredlock/endpoint.hpp>
+#include <hiredlock/store.hpp>
+
+namespace hiredlock::detail {
+
+inline std::string errno_text(int number) { return std::generic_category().message(number); }
+
+/// Owns a file descriptor.
+class Descriptor {
+public:
+    Descriptor() = default;
+    explicit Descriptor(int fd) noexcept : fd_(fd) {}
+    Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    Descriptor& operator=(Descriptor&& other) noexcept {
+        if (this != &other) {
+            reset();
+            fd_ = std::exchange(other.fd_, -1);
+        }
+        return *this;
+    }
+    ~Descriptor() { reset(); }
+
+    int get() const noexcept { return fd_; }
+    /// Forgets first and closes then, so that a child forked in between never closes a number that is another's by now.
+    void reset() noexcept {
+        const int fd = std::exchange(fd_, -1);
+        if (fd >= 0) ::close(fd);
+    }
+
+private:
+    int fd_ = -1;
+};
+
+/// A pipe that becomes readable when a stop is requested, so that poll() can wait for that too.
+class StopPipe {
+public:
+    explicit StopPipe(const std::stop_token& stop) {
+        int ends[2];
+        if (::pipe(ends) != 0) return;  // without one, the wait only ends at its limit
+        read_ = Descriptor{ends[0]};
+        write_ = Descriptor{ends[1]};
+        for (const int fd : ends) {
+            ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+            ::fcntl(fd, F_SETFL, O_NONBLOCK);
+        }
+        callback_.emplace(stop, Write{write_.get()});
+    }
+
+    int readable() const noexcept { return read_.get(); }
+
+private:
+    struct Write {
+        int fd;
+        void operator()() const noexcept {
+            const char byte = 0;
+            [[maybe_unused]] const auto written = ::write(fd, &byte, 1);
+        }
+    };
+
+    Descriptor read_;
+    Descriptor write_;
+    std::optional<std::stop_callback<Write>> callback_;
+};
+
+/// poll() until a descriptor is ready, `until` has passed (both by our clock), or a stop is requested; EINTR goes on. False: none was ready.
+inline bool wait_ready(std::span<pollfd> descriptors, const Patience& patience) {
+    const bool stoppable = patience.stop.stop_possible();
+    std::optional<StopPipe> stop_pipe;
+    if (stoppable) stop_pipe.emplace(patience.stop);
+    std::vector<pollfd> with_stop;
+    for (;;) {
+        if (stoppable && patience.stop.stop_requested()) return false;
+        const auto left = patience.until - Clock::now();
+        // Rounded up to whole milliseconds, never spinning through the last one; in slices, for the machine may be suspended.
+        const auto ms = std::clamp<long long>(std::chrono::ceil<std::chrono::milliseconds>(left).count(), 0, 1000);
+        int ready = 0;
+        if (stoppable) {
+            with_stop.assign(descriptors.begin(), descriptors.end());
+            with_stop.push_back({stop_pipe->readable(), POLLIN, 0});
+            ready = ::poll(with_stop.data(), static_cast<nfds_t>(with_stop.size()), static_cast<int>(ms));
+            std::copy_n(with_stop.begin(), descriptors.size(), descriptors.begin());
+        } else {
+            ready = ::poll(descriptors.data(), static_cast<nfds_t>(descriptors.size()), static_cast<int>(ms));
+        }
+        if (ready > 0 && std::any_of(descriptors.begin(), descriptors.end(), [](const pollfd& d) { return d.revents != 0; })) return true;
+        if (ready < 0 && errno != EINTR && errno != EAGAIN) return false;
+        if (left <= Clock::duration::zero()) return false;
+    }
+}
+
+enum class Progress { done, blocked, failed };
+
+/// A client's socket. Not for several threads at once.
+class Socket {
+public:
+    /// Looks the name up (as long as the resolver takes: it has no time limit) and begins to connect.
+    Progress open(const Endpoint& endpoint) {
+        close();
+        addresses_.clear();
+        if (!endpoint.unix_socket.empty()) {
+            sockaddr_un path{};
+            path.sun_family = AF_UNIX;
+            std::memcpy(path.sun_path, endpoint.unix_socket.data(), std::min(endpoint.unix_socket.size(), sizeof path.sun_path - 1));
+            addresses_.push_back(Address::from(reinterpret_cast<const sockaddr*>(&path), sizeof path));
+        } else if (!resolve(endpoint)) {
+            return Progress::failed;
+        }
+        return try_next();
+    }
+
+    /// After open() was `blocked` and the socket became writable: connected, or on to the next address.
+    Progress finish_open() {
+        int error = 0;
+        socklen_t size = sizeof error;
+        if (::getsockopt(descriptor(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+        if (error == 0 && connected_to_itself()) error = ECONNREFUSED;
+        if (error == 0) return Progress::done;
+        problem_ = errno_text(error);
+        return try_next();
+    }
+
+    /// Gives up on the address that is being tried, for it takes too long.
+    Progress skip_address() {
+        problem_ = "no answer to connect";
+        return try_next();
+    }
+
+    std::size_t addresses_left() const noexcept { return addresses_.size(); }
+
+    /// Sends what the kernel takes of `bytes` and removes that from its front.
+    Progress send(std::string_view& bytes) { return send_on(descriptor(), bytes, problem_); }
+
+    void close() noexcept { owned_.reset(); }
+    int descriptor() const noexcept { return owned_.get(); }
+    const std::string& problem() const noexcept { return problem_; }
+
+    static Progress send_on(int fd, std::string_view& bytes, std::string& problem) {
+        while (!bytes.empty()) {
+            const ssize_t n = ::send(fd, bytes.data(), bytes.size(), send_flags);
+            if (n >= 0) {
+                bytes.remove_prefix(static_cast<std::size_t>(n));
+            } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+                return Progress::blocked;
+            } else if (errno != EINTR) {
+                problem = errno_text(errno);
+                return Progress::failed;
+            }
+        }
+        return Progress::done;
+    }
+
+    /// Receives at most `size` bytes; `done` with 0 bytes never happens: an end of the stream is `failed`.
+    static Progress receive_on(int fd, char* buffer, std::size_t size, std::size_t& received, std::string& problem) {
+        for (;;) {
+            const ssize_t n = ::recv(fd, buffer, size, MSG_DONTWAIT);
+            if (n > 0) {
+                received = static_cast<std::size_t>(n);
+                return Progress::done;
+            }
+            if (n == 0) {
+                problem = "the server closed the connection";
+                return Progress::failed;
+            }
+            if (errno == EAGAIN || errno == EWOULDBLOCK) return Progress::blocked;
+            if (errno != EINTR) {
+                problem = errno_text(errno);
+                return Progress::failed;
+            }
+        }
+    }
+
+private:
+#if defined(MSG_NOSIGNAL)
+    static constexpr int send_flags = MSG_DONTWAIT | MSG_NOSIGNAL;
+#else
+    static constexpr int send_flags = MSG_DONTWAIT;  // SO_NOSIGPIPE is set instead
+#endif
+
+    struct Address {
+        sockaddr_storage bytes{};
+        socklen_t size = 0;
+
+        static Address from(const sockaddr* address, std::size_t size) {
+            Address out;
+            std::memcpy(&out.bytes, address, size);
+            out.size = static_cast<socklen_t>(size);
+            return out;
+        }
+        const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&bytes); }
+    };
+
+    bool resolve(const Endpoint& endpoint) {
+        addrinfo hints{};
+        hints.ai_family = AF_UNSPEC;
+        hints.ai_socktype = SOCK_STREAM;
+        addrinfo* found = nullptr;
+        const int code = ::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
+        if (code != 0) {
+            problem_ = std::string{"cannot look up the host: "} + ::gai_strerror(code);
+            return false;
+        }
+        for (const addrinfo* a = found; a != nullptr; a = a->ai_next) addresses_.push_back(Address::from(a->ai_addr, a->ai_addrlen));
+        ::freeaddrinfo(found);
+        return true;
+    }
+
+    Progress try_next() {
+        while (!addresses_.empty()) {
+            const Address address = addresses_.front();
+            addresses_.pop_front();
+            owned_ = make_socket(address.get()->sa_family);
+            if (descriptor() < 0) {
+                problem_ = errno_text(errno);
+                continue;
+            }
+            if (::connect(descriptor(), address.get(), address.size) == 0) return finish_open();
+            if (errno == EINPROGRESS || errno == EINTR) return Progress::blocked;
+            problem_ = errno == EAGAIN ? "the server's backlog is full" : errno_text(errno);
+        }
+        close();
+        return Progress::failed;
+    }
+
+    static Descriptor make_socket(int family) {
+#if defined(SOCK_CLOEXEC)
+        Descriptor made{::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+#else
+        Descriptor made{::socket(family, SOCK_STREAM, 0)};
+        if (made.get() >= 0) {
+            ::fcntl(made.get(), F_SETFD, FD_CLOEXEC);
+            ::fcntl(made.get(), F_SETFL, O_NONBLOCK);
+        }
+#endif
+        const int on = 1;
+#if defined(SO_NOSIGPIPE)
+        ::setsockopt(made.get(), SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
+#endif
+        if (made.get() >= 0 && family != AF_UNIX) {
+            ::setsockopt(made.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+            ::setsockopt(made.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+        }
+        return made;
+    }
+
+    /// With nobody listening, the kernel may pick the very port that is being connected to as our own, and connect us to ourselves.
+    bool connected_to_itself() const {
+        sockaddr_storage here{}, there{};
+        socklen_t here_size = sizeof here, there_size = sizeof there;
+        if (::getsockname(descriptor(), reinterpret_cast<sockaddr*>(&here), &here_size) != 0 || here.ss_family == AF_UNIX) return false;
+        if (::getpeername(descriptor(), reinterpret_cast<sockaddr*>(&there), &there_size) != 0) return false;
+        return here_size == there_size && std::memcmp(&here, &there, here_size) == 0;
+    }
+
+    Descriptor owned_;
+    std::deque<Address> addresses_;
+    std::string problem_;
+};
+
+}  // namespace hiredlock::detail
