@@ -45,15 +45,58 @@ inline constexpr Script extend_script{
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('pexpire',KEYS[1],ARGV[2]) else return 0 end",
     "53f2c61c14d7b92a6f44852b306cc8ed3636d4db"};
 
+// SET NX and INCR in one step: a number, or nil where another holds the lock. If the number cannot be had the lock is not kept.
+inline constexpr Script fenced_acquire_script{
+    "if not redis.call('set',KEYS[1],ARGV[1],'NX',ARGV[2],ARGV[3]) then return false end "
+    "local n=redis.pcall('incr',KEYS[2]) "
+    "if type(n)=='table' and n.err then redis.call('del',KEYS[1]) end "
+    "return n",
+    "484fc45bd730f8c16472c0e43955ec5f0cff0bda"};
+
+/// How long a ttl is as SET says it: EX with whole seconds, PX with milliseconds.
+class Expiry {
+public:
+    explicit Expiry(std::chrono::milliseconds ttl) noexcept : seconds_(ttl.count() % 1000 == 0), number_(seconds_ ? ttl.count() / 1000 : ttl.count()) {}
+    std::string_view unit() const noexcept { return seconds_ ? "EX" : "PX"; }
+    const Digits& number() const noexcept { return number_; }
+
+private:
+    bool seconds_;
+    Digits number_;
+};
+
 /// SET key token NX EX seconds, or PX milliseconds where the ttl is not whole seconds: https://redis.io/docs/latest/commands/set/
 inline void write_acquire(CommandSink& sink, const Claim& claim) {
-    const auto ms = claim.ttl.count();
-    const bool whole_seconds = ms % 1000 == 0;
-    sink.command({"SET", claim.key, claim.token, "NX", whole_seconds ? "EX" : "PX", Digits{whole_seconds ? ms / 1000 : ms}});
+    const Expiry expiry{claim.ttl};
+    sink.command({"SET", claim.key, claim.token, "NX", expiry.unit(), expiry.number()});
 }
 
 /// How a script is named: by its SHA-1, which the server may not know, or by its whole text, which always works.
 enum class Naming { by_sha1, whole };
+
+inline void write_fenced_acquire(CommandSink& sink, Naming naming, const Claim& claim) {
+    const Expiry expiry{claim.ttl};
+    if (naming == Naming::by_sha1)
+        sink.command({"EVALSHA", fenced_acquire_script.sha1, "2", claim.key, claim.fence_key, claim.token, expiry.unit(), expiry.number()});
+    else
+        sink.command({"EVAL", fenced_acquire_script.text, "2", claim.key, claim.fence_key, claim.token, expiry.unit(), expiry.number()});
+}
+
+/// The same without a script: four answers, of which the last counts. A refused attempt takes a number too, which skips one.
+inline void write_fenced_transaction(CommandSink& sink, const Claim& claim) {
+    sink.command({"MULTI"});
+    write_acquire(sink, claim);
+    sink.command({"INCR", claim.fence_key});
+    sink.command({"EXEC"});
+}
+
+inline void write_wait(CommandSink& sink, const Acknowledgement& asked) {
+    const Digits replicas{asked.replicas}, timeout{asked.timeout.count()};
+    if (asked.on_disk)
+        sink.command({"WAITAOF", Digits{asked.local}, replicas, timeout});
+    else
+        sink.command({"WAIT", replicas, timeout});
+}
 
 inline void write_release(CommandSink& sink, Cas form, Naming naming, std::string_view key, std::string_view token) {
     switch (form) {

@@ -63,9 +63,13 @@ public:
 
     /// The compare-and-delete command in use; connects if need be. Throws Error where that fails.
     Cas cas() {
-        if (Outcome outcome = use([&] { return session_.ping(Patience{}); }); outcome.error) throw Error{outcome.error, "hiredlock: " + outcome.detail};
-        return session_.cas();
+        const Outcome outcome = use([&] { return session_.ping(Patience{}); });
+        if (outcome.error) throw Error{outcome.error, "hiredlock: " + outcome.detail};
+        return session_.dialect().current();
     }
+
+    static constexpr bool has_fencing = true;
+    static constexpr bool has_replicas = true;
 
     // The operations of a LockStore.
     Clock::time_point now() const noexcept { return Clock::now(); }
@@ -106,7 +110,7 @@ private:
     Outcome use(Operation operation) {
         if (process_ != detail::process_id()) {
             if (session_.is_borrowed())
-                return {Answer::failed, Errc::unreachable, session_.name() + ": it belongs to the parent process, which forked this one", {}};
+                return {Answer::failed, Errc::unreachable, session_.name() + ": it belongs to the parent process, which forked this one"};
             session_.forget();
             orphans_ = {};
             process_ = detail::process_id();

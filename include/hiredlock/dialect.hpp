@@ -24,7 +24,9 @@ public:
 
     Cas wanted() const noexcept { return wanted_; }
     Cas current() const noexcept { return forms_[at_]; }
-    bool may_use_script() const noexcept { return wanted_ == Cas::automatic || wanted_ == Cas::script; }
+    bool may_use_script() const noexcept { return !scripts_denied_ && (wanted_ == Cas::automatic || wanted_ == Cas::script); }
+    /// The server has refused a script that takes fencing numbers.
+    void deny_scripts() noexcept { scripts_denied_ = true; }
 
     /// COMMAND INFO told which native commands there are. It ignores ACL, so the script stays as the second choice.
     void found(bool delex, bool delifeq, bool tair) noexcept {
@@ -55,7 +57,7 @@ private:
         size_ = 0;
         for (const Cas form : forms) forms_[size_++] = form;
         at_ = 0;
-        confirmed_ = false;
+        confirmed_ = scripts_denied_ = false;
     }
 
     Cas wanted_;
@@ -63,6 +65,7 @@ private:
     std::size_t size_ = 0;
     std::size_t at_ = 0;
     bool confirmed_ = false;
+    bool scripts_denied_ = false;
 };
 
 }  // namespace hiredlock::detail

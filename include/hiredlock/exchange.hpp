@@ -12,17 +12,26 @@
 
 namespace hiredlock::detail {
 
-/// One operation with one server. start() says the first commands; each answer goes to take(), which may say more; true means decided, and
-/// then every command said has been answered, unless the outcome is `failed`: a driver that keeps the connection sees to that.
+/// One operation with one server. start() says the first commands; each answer goes to take(), which may say more; true means decided and every
+/// command answered (a Handshake that failed excepted: its connection is closed). start() may come again, after a connection broke.
 class Exchange {
 public:
     virtual ~Exchange() = default;
     virtual void start(CommandSink& sink) = 0;
     virtual bool take(const Reply& reply, CommandSink& sink) = 0;
 
+    /// The answer will not come: what is to be said behind the commands before the connection is closed.
+    virtual void give_up(CommandSink&) {}
+    /// True where doing it twice is as good as once, so that it may be started again on another connection.
+    virtual bool is_repeatable() const noexcept { return true; }
+    /// How long to wait for all answers, given the endpoint's command timeout.
+    virtual Clock::duration time_for_answers(Clock::duration command_timeout) const noexcept { return command_timeout; }
+
     Answer answer = Answer::failed;
     std::error_code error{};
     std::string words{};  ///< the server's own
+    std::uint64_t fencing = 0;
+    bool maybe_done = false;  ///< set by the driver: an earlier start was sent and not answered
 
 protected:
     bool decide(Answer value) noexcept {
@@ -33,7 +42,7 @@ protected:
     bool fail(std::error_code code, std::string_view text) {
         answer = Answer::failed;
         error = code;
-        words = text;
+        words = without_arguments(text);
         return true;
     }
 
@@ -46,24 +55,24 @@ protected:
 /// Log in, choose the database, say our name, and ask what the server can do: all in one round trip.
 class Handshake final : public Exchange {
 public:
-    Handshake(const Endpoint& endpoint, Dialect& dialect) : endpoint_(endpoint), dialect_(dialect) {}
+    Handshake(const Endpoint& endpoint, Dialect& dialect) : endpoint_(&endpoint), dialect_(&dialect) {}
 
     void start(CommandSink& sink) override {
-        dialect_.reset();
+        dialect_->reset();
         steps_.clear();
-        if (!endpoint_.password.empty()) {
-            if (endpoint_.username.empty())
-                say(sink, Step::login, {"AUTH", endpoint_.password});
+        if (!endpoint_->password.empty()) {
+            if (endpoint_->username.empty())
+                say(sink, Step::login, {"AUTH", endpoint_->password});
             else
-                say(sink, Step::login, {"AUTH", endpoint_.username, endpoint_.password});
+                say(sink, Step::login, {"AUTH", endpoint_->username, endpoint_->password});
         }
-        if (endpoint_.database != 0) say(sink, Step::database, {"SELECT", Digits{endpoint_.database}});
-        if (!endpoint_.client_name.empty()) say(sink, Step::name, {"CLIENT", "SETNAME", endpoint_.client_name});
-        if (endpoint_.cas != Cas::script) say(sink, Step::abilities, {"COMMAND", "INFO", "DELEX", "DELIFEQ", "CAD", "CAS"});
+        if (endpoint_->database != 0) say(sink, Step::database, {"SELECT", Digits{endpoint_->database}});
+        if (!endpoint_->client_name.empty()) say(sink, Step::name, {"CLIENT", "SETNAME", endpoint_->client_name});
+        if (endpoint_->cas != Cas::script) say(sink, Step::abilities, {"COMMAND", "INFO", "DELEX", "DELIFEQ", "CAD", "CAS"});
     }
 
     bool is_needed() const noexcept {
-        return !endpoint_.password.empty() || endpoint_.database != 0 || !endpoint_.client_name.empty() || endpoint_.cas != Cas::script;
+        return !endpoint_->password.empty() || endpoint_->database != 0 || !endpoint_->client_name.empty() || endpoint_->cas != Cas::script;
     }
 
     bool take(const Reply& reply, CommandSink&) override {
@@ -99,15 +108,15 @@ private:
     bool learn(const Reply& reply) {
         const auto has = [&](std::size_t i) { return reply.elements[i].kind == Reply::Kind::array && !reply.elements[i].elements.empty(); };
         const bool delex = has(0), delifeq = has(1), tair = has(2) && has(3);
-        dialect_.found(delex, delifeq, tair);
-        const Cas cas = endpoint_.cas;
+        dialect_->found(delex, delifeq, tair);
+        const Cas cas = endpoint_->cas;
         const bool lacks = (cas == Cas::delex && !delex) || (cas == Cas::delifeq && !delifeq) || (cas == Cas::tair && !tair);
         if (lacks) fail(Errc::unsupported, "this server lacks the command that Endpoint::cas asks for; Cas::automatic finds one that it has");
         return !lacks;
     }
 
-    const Endpoint& endpoint_;
-    Dialect& dialect_;
+    const Endpoint* endpoint_;
+    Dialect* dialect_;
     std::deque<Step> steps_;
 };
 
@@ -117,31 +126,141 @@ public:
     bool take(const Reply& reply, CommandSink&) override { return reply.kind == Reply::Kind::text ? decide(Answer::yes) : fail(reply); }
 };
 
-/// SET NX; before it, where an earlier token of ours may be in the key, that token's compare-and-delete.
+/// What WAIT or WAITAOF answered: {} where enough have the write, else why it does not count.
+inline std::error_code acknowledged(const Reply& reply, const Acknowledgement& asked, std::string& words) {
+    if (reply.is_error()) {
+        words = without_arguments(reply.text);
+        return meaning(reply.text);
+    }
+    const bool pair = reply.kind == Reply::Kind::array && reply.elements.size() == 2;
+    const long long local = pair ? reply.elements[0].integer : asked.local;
+    const long long replicas = pair ? reply.elements[1].integer : reply.integer;
+    if (local >= asked.local && replicas >= asked.replicas) return {};
+    words = std::to_string(replicas) + " of " + std::to_string(asked.replicas) + " replicas acknowledged in time";
+    if (local < asked.local) words += ", the server's own disk did not";
+    return Errc::not_replicated;
+}
+
+/// Puts the token into the key if that is empty: SET NX, or with a fencing number a script, or where scripts are denied a transaction. Before it,
+/// where an earlier token of ours may be in the key, that token's compare-and-delete; behind it, after a grant only, WAIT.
 class Acquire final : public Exchange {
 public:
-    Acquire(const Claim& claim, const Dialect& dialect) : claim_(claim), dialect_(dialect) {}
+    Acquire(const Claim& claim, Dialect& dialect) : claim_(claim), dialect_(dialect) {}
 
     void start(CommandSink& sink) override {
-        stale_ = !claim_.stale.empty();
-        if (stale_) write_release(sink, dialect_.current(), Naming::whole, claim_.key, claim_.stale);
-        write_acquire(sink, claim_);
+        expected_.clear();
+        if (!claim_.stale.empty()) {
+            write_release(sink, dialect_.current(), Naming::whole, claim_.key, claim_.stale);
+            expected_.push_back(Next::stale);
+        }
+        if (claim_.fence_key.empty()) {
+            write_acquire(sink, claim_);
+            expected_.push_back(Next::grant);
+        } else if (dialect_.may_use_script()) {
+            say_script(sink, Naming::by_sha1);
+        } else {
+            say_transaction(sink);
+        }
     }
 
-    bool take(const Reply& reply, CommandSink&) override {
-        if (std::exchange(stale_, false)) return false;  // whatever it was: the SET's answer counts
-        if (reply.is_ok()) return decide(Answer::yes);
-        if (reply.kind == Reply::Kind::nil) return decide(Answer::no);
-        return fail(reply);
+    bool take(const Reply& reply, CommandSink& sink) override {
+        const Next next = expected_.front();
+        expected_.pop_front();
+        switch (next) {
+            case Next::stale: return false;  // whatever it was: the answer to the SET counts
+            case Next::grant:
+                if (reply.is_ok()) return granted(sink);
+                return reply.kind == Reply::Kind::nil ? decide(Answer::no) : fail(reply);
+            case Next::script: return take_script(reply, sink);
+            case Next::queued:
+                if (reply.is_error() && words.empty()) fail(reply);
+                return false;
+            case Next::executed: return take_transaction(reply, sink);
+            case Next::acknowledgement:
+                error = acknowledged(reply, claim_.acknowledged, words);
+                return error ? undo(sink) : decide(Answer::yes);
+            case Next::undone:
+                // Where even that was refused the token may stay in the key: the Store must go on trying.
+                answer = reply.kind == Reply::Kind::integer ? Answer::failed : Answer::unknown;
+                return true;
+        }
+        return true;
+    }
+
+    void give_up(CommandSink& sink) override { write_release(sink, dialect_.current(), Naming::whole, claim_.key, claim_.token); }
+    bool is_repeatable() const noexcept override { return false; }
+    Clock::duration time_for_answers(Clock::duration command_timeout) const noexcept override {
+        return command_timeout + claim_.acknowledged.timeout;
     }
 
 private:
+    enum class Next { stale, grant, script, queued, executed, acknowledgement, undone };
+
+    void say_script(CommandSink& sink, Naming naming) {
+        write_fenced_acquire(sink, naming, claim_);
+        expected_.push_back(Next::script);
+    }
+
+    void say_transaction(CommandSink& sink) {
+        write_fenced_transaction(sink, claim_);
+        for (const Next next : {Next::queued, Next::queued, Next::queued, Next::executed}) expected_.push_back(next);
+    }
+
+    bool take_script(const Reply& reply, CommandSink& sink) {
+        if (reply.kind == Reply::Kind::nil) return decide(Answer::no);
+        if (reply.kind == Reply::Kind::integer) {
+            fencing = static_cast<std::uint64_t>(reply.integer);
+            return granted(sink);
+        }
+        if (reply.is_error() && reply.text.starts_with("NOSCRIPT")) {
+            say_script(sink, Naming::whole);
+            return false;
+        }
+        if (reply.is_error() && meaning(reply.text) == Errc::denied) {
+            dialect_.deny_scripts();
+            say_transaction(sink);
+            return false;
+        }
+        return fail(reply);
+    }
+
+    /// EXEC's answer: what SET said and what INCR said.
+    bool take_transaction(const Reply& reply, CommandSink& sink) {
+        if (reply.kind != Reply::Kind::array || reply.elements.size() != 2) {
+            if (words.empty()) fail(reply);
+            return undo(sink);  // where MULTI was refused, the SET behind it was executed by itself
+        }
+        const Reply& set = reply.elements[0];
+        const Reply& number = reply.elements[1];
+        if (set.kind == Reply::Kind::nil) return decide(Answer::no);
+        if (!set.is_ok()) return fail(set);
+        if (number.kind == Reply::Kind::integer) {
+            fencing = static_cast<std::uint64_t>(number.integer);
+            return granted(sink);
+        }
+        fail(number);
+        return undo(sink);
+    }
+
+    bool granted(CommandSink& sink) {
+        if (!claim_.acknowledged.is_asked()) return decide(Answer::yes);
+        write_wait(sink, claim_.acknowledged);
+        expected_.push_back(Next::acknowledgement);
+        return false;
+    }
+
+    bool undo(CommandSink& sink) {
+        give_up(sink);
+        expected_.push_back(Next::undone);
+        return false;
+    }
+
     const Claim& claim_;
-    const Dialect& dialect_;
-    bool stale_ = false;
+    Dialect& dialect_;
+    std::deque<Next> expected_;
 };
 
-/// Deletes the key, or makes it expire ttl from now, where it holds our token.
+/// Deletes the key, or makes it expire ttl from now, where it holds our token. Behind an extension WAIT, where that was asked for.
 class CompareAnd final : public Exchange {
 public:
     enum class Do { release, extend };
@@ -150,16 +269,30 @@ public:
 
     void start(CommandSink& sink) override {
         first_words_.clear();
-        out_of_memory_ = false;
+        waiting_ = out_of_memory_ = false;
+        switches_ = 0;
         say(sink, dialect_.current(), Naming::by_sha1);
     }
 
     bool take(const Reply& reply, CommandSink& sink) override {
+        if (waiting_) {
+            error = acknowledged(reply, claim_.acknowledged, words);
+            return decide(error ? Answer::failed : Answer::yes);
+        }
         if (reply.is_error()) return !mend(reply, sink) && fail_with_first(reply);
         dialect_.confirm();
-        if (reply.is_integer(1) || reply.is_ok()) return decide(Answer::yes);
-        if (reply.kind == Reply::Kind::integer || reply.kind == Reply::Kind::nil) return decide(Answer::no);
-        return fail(reply);
+        if (reply.is_integer(1) || reply.is_ok()) {
+            if (what_ == Do::release || !claim_.acknowledged.is_asked()) return decide(Answer::yes);
+            write_wait(sink, claim_.acknowledged);
+            waiting_ = true;
+            return false;
+        }
+        if (reply.kind != Reply::Kind::integer && reply.kind != Reply::Kind::nil) return fail(reply);
+        return decide(what_ == Do::release && maybe_done ? Answer::yes : Answer::no);
+    }
+
+    Clock::duration time_for_answers(Clock::duration command_timeout) const noexcept override {
+        return command_timeout + claim_.acknowledged.timeout;
     }
 
 private:
@@ -172,7 +305,7 @@ private:
             write_extend(sink, form, naming, claim_);
     }
 
-    /// Says it in another way where there is one; each way is tried once.
+    /// Says it in another way where there is one.
     bool mend(const Reply& reply, CommandSink& sink) {
         if (form_ == Cas::script && naming_ == Naming::by_sha1 && reply.text.starts_with("NOSCRIPT")) {
             say(sink, Cas::script, Naming::whole);
@@ -180,14 +313,16 @@ private:
         }
         const Errc code = meaning(reply.text);
         if (code == Errc::out_of_memory && form_ != Cas::script && dialect_.may_use_script()) {
-            remember(reply);  // SET and CAS need memory, the script's PEXPIRE does not
-            say(sink, Cas::script, Naming::by_sha1);
+            remember(reply);  // SET IFEQ, CAS and CAD are refused then; the script is not
             out_of_memory_ = true;
+            say(sink, Cas::script, Naming::by_sha1);
             return true;
         }
         if (out_of_memory_ || (code != Errc::denied && !is_unknown_command(reply.text))) return false;
         remember(reply);
-        if (!dialect_.next()) return false;
+        // Another exchange on this connection may have gone on to the next form already.
+        constexpr int forms = 4;
+        if (++switches_ > forms || (form_ == dialect_.current() && !dialect_.next())) return false;
         say(sink, dialect_.current(), Naming::by_sha1);
         return true;
     }
@@ -207,6 +342,8 @@ private:
     Dialect& dialect_;
     Cas form_ = Cas::script;
     Naming naming_ = Naming::by_sha1;
+    int switches_ = 0;
+    bool waiting_ = false;
     bool out_of_memory_ = false;
     std::string first_words_;
 };

@@ -4,9 +4,12 @@
 #include <hiredlock/connection.hpp>
 #include <hiredlock/endpoint.hpp>
 #include <hiredlock/error.hpp>
+#include <hiredlock/fence.hpp>
 #include <hiredlock/lease.hpp>
 #include <hiredlock/lock.hpp>
 #include <hiredlock/pool.hpp>
+#include <hiredlock/renew.hpp>
+#include <hiredlock/replication.hpp>
 #include <hiredlock/retry.hpp>
 #include <hiredlock/store.hpp>
 #include <hiredlock/token.hpp>

@@ -98,26 +98,42 @@ inline void sleep_until(Clock::time_point until, const std::stop_token& stop) {
         woken.wait_for(lock, stop, std::min<Clock::duration>(left, std::chrono::seconds{1}), [] { return false; });
 }
 
-/// The deadline of a lock that is held, readable from any thread while one thread changes it.
+/// How long a lock that is held may be believed to be ours. One thread at a time changes it; any may read it.
 class Lease {
 public:
     Lease() = default;
-    Lease(const Lease& other) noexcept : end_(other.end_.load()) {}
+    Lease(const Lease& other) noexcept : end_(other.end_.load()), doubtful_(other.doubtful_) {}
     Lease& operator=(const Lease& other) noexcept {
         end_ = other.end_.load();
+        doubtful_ = other.doubtful_;
         return *this;
     }
-
-    void set(Clock::time_point end) noexcept { end_ = end.time_since_epoch().count(); }
-    void lower(Clock::time_point end) noexcept { set(std::min(end, this->end())); }
-    void clear() noexcept { end_ = nothing; }
 
     bool holds(Clock::time_point now) const noexcept { return now < end(); }
     Clock::time_point end() const noexcept { return Clock::time_point{Clock::duration{end_.load()}}; }
 
+    void granted(Clock::time_point sent, std::chrono::milliseconds ttl) noexcept {
+        doubtful_ = longest_ttl;
+        set(lease_end(sent, ttl));
+    }
+
+    /// Before an extend is sent: the server may execute it and its answer be lost, so from here on the shorter of both counts.
+    void extending(Clock::time_point now, std::chrono::milliseconds ttl) noexcept { set(std::min(end(), lease_end(now, ttl))); }
+
+    void extended(Clock::time_point sent, std::chrono::milliseconds ttl) noexcept { set(lease_end(sent, std::min(ttl, doubtful_))); }
+
+    /// An extend was not answered. It may be executed later yet, after another one, and leave its own ttl: no later yes is worth more.
+    void unanswered(std::chrono::milliseconds ttl) noexcept { doubtful_ = std::min(doubtful_, ttl); }
+
+    void clear() noexcept { end_ = nothing; }
+
 private:
     static constexpr Clock::rep nothing = std::numeric_limits<Clock::rep>::min();
+
+    void set(Clock::time_point end) noexcept { end_ = end.time_since_epoch().count(); }
+
     std::atomic<Clock::rep> end_{nothing};
+    std::chrono::milliseconds doubtful_ = longest_ttl;
 };
 
 }  // namespace detail

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <chrono>
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -12,13 +15,17 @@
 #include <utility>
 
 #include <hiredlock/error.hpp>
+#include <hiredlock/fence.hpp>
 #include <hiredlock/lease.hpp>
 #include <hiredlock/policy.hpp>
 #include <hiredlock/process.hpp>
+#include <hiredlock/renew.hpp>
+#include <hiredlock/replication.hpp>
 #include <hiredlock/retry.hpp>
 #include <hiredlock/store.hpp>
 #include <hiredlock/token.hpp>
 #include <hiredlock/unlocking.hpp>
+#include <hiredlock/watchdog.hpp>
 
 namespace hiredlock {
 
@@ -37,8 +44,21 @@ class Lock {
                   "time point to wait, or policies such as retry::Fixed{}");
     static_assert(detail::kinds_differ<Policies...>, "hiredlock: a Lock takes one policy of each kind, and two of these are of one kind");
 
+    using Renew = typename detail::Choose<policy::Renew, renew::Manual, Policies...>::type;
+    using Replication = typename detail::Choose<policy::Replication, replication::None, Policies...>::type;
+    using Fence = typename detail::Choose<policy::Fence, fence::None, Policies...>::type;
     using Retry = typename detail::Choose<policy::Retry, retry::Backoff, Policies...>::type;
     using Unlocking = typename detail::Choose<policy::Unlocking, unlocking::Confirmed, Policies...>::type;
+
+    static constexpr bool is_watched = !std::is_same_v<Renew, renew::Manual>;
+    static constexpr bool is_fenced = !std::is_same_v<Fence, fence::None>;
+
+    static_assert(!is_watched || detail::WatchingStore<Store>,
+                  "hiredlock: renew::Watchdog needs a Store with a thread of its own, such as a Pool; a Connection has none");
+    static_assert(!is_fenced || FencingStore<Store>,
+                  "hiredlock: fence::Counter needs a Store of one server, such as a Pool; numbers of independent servers do not grow together");
+    static_assert(std::is_same_v<Replication, replication::None> || ReplicatedStore<Store>,
+                  "hiredlock: replication::Wait and WaitAof need a Store whose servers have replicas, such as a Pool");
 
 public:
     // --- Construction. All throw Errc::invalid_argument for an empty key, a ttl below 5 ms or absurd, or a policy value that cannot work, before
@@ -84,20 +104,20 @@ public:
     template <class Rep, class Period, class... Given>
     Lock(std::type_identity_t<Store>& store, Ticket ticket, std::chrono::duration<Rep, Period> ttl, std::adopt_lock_t, Given... policies)
         : Lock(Checked{}, store, std::move(ticket.key), ttl, std::move(policies)...) {
-        adopt(std::move(ticket.token));
+        adopt(std::move(ticket));
     }
 
     Lock(Lock&& other) noexcept
         : store_(std::exchange(other.store_, nullptr)),
           key_(std::move(other.key_)),
+          fence_key_(std::move(other.fence_key_)),
           ttl_(other.ttl_),
           policies_(std::move(other.policies_)),
           token_(std::exchange(other.token_, {})),
-          lease_(other.lease_),
+          fencing_(other.fencing_),
+          keeping_(std::exchange(other.keeping_, {})),
           process_(other.process_),
-          release_unanswered_(other.release_unanswered_) {
-        other.lease_.clear();
-    }
+          release_unanswered_(other.release_unanswered_) {}
 
     /// Unlocks what this guard holds first, as the destructor does.
     Lock& operator=(Lock&& other) noexcept {
@@ -105,13 +125,14 @@ public:
             finish();
             store_ = std::exchange(other.store_, nullptr);
             key_ = std::move(other.key_);
+            fence_key_ = std::move(other.fence_key_);
             ttl_ = other.ttl_;
             policies_ = std::move(other.policies_);
             token_ = std::exchange(other.token_, {});
-            lease_ = other.lease_;
+            fencing_ = other.fencing_;
+            keeping_ = std::exchange(other.keeping_, {});
             process_ = other.process_;
             release_unanswered_ = other.release_unanswered_;
-            other.lease_.clear();
         }
         return *this;
     }
@@ -158,16 +179,16 @@ public:
     // --- Holding.
 
     /// True where the guard acquired the lock, has not unlocked or lost it, and its lease has not run out.
-    bool owns_lock() const noexcept { return store_ != nullptr && lease_.holds(store_->now()) && process_ == detail::process_id(); }
+    bool owns_lock() const noexcept { return store_ != nullptr && lease().holds(store_->now()) && process_ == detail::process_id(); }
     explicit operator bool() const noexcept { return owns_lock(); }
 
     /// How long the lease still is, 0 where the lock is not held. Work that must not overlap another holder's has to end before.
     Clock::duration remaining() const noexcept {
         if (!owns_lock()) return Clock::duration::zero();
-        return std::max(lease_.end() - store_->now(), Clock::duration::zero());
+        return std::max(lease().end() - store_->now(), Clock::duration::zero());
     }
     /// When the lease ends; time_point::min() where there is none.
-    Clock::time_point expires_at() const noexcept { return lease_.end(); }
+    Clock::time_point expires_at() const noexcept { return store_ != nullptr ? lease().end() : Clock::time_point::min(); }
 
     /// Throws Error{Errc::lost} unless owns_lock(). Call it before a side effect.
     void check() const {
@@ -185,6 +206,20 @@ public:
         return settle(extend_to(detail::whole_ttl(ttl)), &error);
     }
 
+    /// Stopped the moment the lock is lost; a new one for each acquisition. With renew::Watchdog only.
+    std::stop_token stop_token() const
+        requires is_watched
+    {
+        return keeping_ != nullptr ? keeping_->stop_token() : std::stop_token{};
+    }
+
+    /// The number of the last grant, larger than that of every grant before it; 0 before the first. With fence::Counter only.
+    std::uint64_t fencing_token() const noexcept
+        requires is_fenced
+    {
+        return fencing_;
+    }
+
     const std::string& key() const noexcept { return key_; }
     /// The value in the key while the lock is held; empty where nothing is held.
     std::string_view token() const noexcept { return token_; }
@@ -199,9 +234,9 @@ public:
     /// Lets go without telling the server, which keeps the lock until its ttl ends. Whoever has the ticket may adopt it. Its token is empty where
     /// nothing was held.
     Ticket release() noexcept {
-        lease_.clear();
+        end_keeping();
         if (process_ != detail::process_id()) token_.clear();
-        return {key_, std::exchange(token_, {}), 0};
+        return {key_, std::exchange(token_, {}), fencing_};
     }
 
 private:
@@ -225,7 +260,19 @@ private:
         const auto whole = detail::whole_ttl(ttl);
         if (!whole) detail::refuse(about(detail::ttl_rule));
         ttl_ = *whole;
-        if (const char* problem = retry_policy().problem()) detail::refuse(about(problem));
+        refuse_bad(get<Retry>().problem());
+        refuse_bad(get<Replication>().problem());
+        refuse_bad(get<Fence>().problem());
+        fence_key_ = get<Fence>().key_for(key_);
+        if (fence_key_ == key_) detail::refuse(about("fence::Counter needs another key than the lock's own"));
+        if constexpr (is_watched) {
+            refuse_bad(get<Renew>().problem(ttl_));
+            keeping_ = std::make_shared<detail::Renewal>();
+        }
+    }
+
+    void refuse_bad(const char* problem) const {
+        if (problem != nullptr) detail::refuse(about(problem));
     }
 
     template <class Given>
@@ -236,11 +283,25 @@ private:
         if constexpr (named) std::get<Given>(policies_) = std::move(given);
     }
 
-    Retry retry_policy() const {
-        if constexpr ((std::is_same_v<Retry, Policies> || ...))
-            return std::get<Retry>(policies_);
+    /// The policy that was given, or a default one.
+    template <class P>
+    P get() const {
+        if constexpr ((std::is_same_v<P, Policies> || ...))
+            return std::get<P>(policies_);
         else
-            return Retry{};
+            return P{};
+    }
+
+    detail::Lease& lease() noexcept {
+        if constexpr (is_watched)
+            return keeping_->lease;
+        else
+            return keeping_;
+    }
+    const detail::Lease& lease() const noexcept { return const_cast<Lock*>(this)->lease(); }
+
+    Claim claim(std::string_view token, std::chrono::milliseconds ttl, std::string_view stale = {}) const {
+        return {key_, token, ttl, stale, fence_key_, get<Replication>().asked()};
     }
 
     std::string about(const std::string& what) const { return "lock " + detail::quoted(key_) + ": " + what; }
@@ -269,17 +330,15 @@ private:
     }
 
     Outcome acquire(const Limit& limit) {
-        if (store_ == nullptr) return {Answer::failed, std::make_error_code(std::errc::operation_not_permitted), "this guard has been moved from", {}};
-        if (owns_lock()) return {Answer::failed, std::make_error_code(std::errc::resource_deadlock_would_occur), "this guard holds it already", {}};
-        const bool ours = process_ == detail::process_id();
+        if (store_ == nullptr) return {.error = std::make_error_code(std::errc::operation_not_permitted), .detail = "this guard has been moved from"};
+        if (owns_lock()) return {.error = std::make_error_code(std::errc::resource_deadlock_would_occur), .detail = "this guard holds it already"};
+        if (process_ != detail::process_id()) become_child();
+        end_keeping();
         // The token of a lock that was lost, or whose release was not answered, may still be in the key.
-        std::string stale = ours ? std::exchange(token_, {}) : std::string{};
-        token_.clear();
-        lease_.clear();
+        std::string stale = std::exchange(token_, {});
         release_unanswered_ = false;
-        process_ = detail::process_id();
 
-        const Retry retry = retry_policy();
+        const Retry retry = get<Retry>();
         const Patience patience{limit.until == Clock::time_point::max() ? limit.until : detail::after(limit.until, grace), limit.stop};
         std::string token = new_token();
         Clock::time_point failing_since = Clock::time_point::max();
@@ -288,7 +347,7 @@ private:
             Outcome outcome = attempt(token, stale, patience);
             const auto end = store_->now();
             if (outcome.answer == Answer::yes) return outcome;
-            if (limit.stop.stop_requested()) return {Answer::no, {}, "a stop was requested", {}};
+            if (limit.stop.stop_requested()) return {.answer = Answer::no};
             if (outcome.answer == Answer::no) {
                 failing_since = Clock::time_point::max();
             } else {
@@ -300,7 +359,7 @@ private:
             const auto last_start = outcome.answer == Answer::no ? limit.until - (end - start) : limit.until;
             if (limit.once || start >= last_start || end >= limit.until) return outcome;
             store_->sleep({std::min(detail::after(end, retry.pause(asked, detail::jitter(token, asked))), last_start), limit.stop});
-            if (limit.stop.stop_requested()) return {Answer::no, {}, "a stop was requested", {}};
+            if (limit.stop.stop_requested()) return {.answer = Answer::no};
         }
     }
 
@@ -309,7 +368,7 @@ private:
     Outcome attempt(std::string& token, std::string& stale, const Patience& patience) {
         Outcome outcome;
         for (int tries = 0; tries < 2; ++tries) {
-            outcome = store_->acquire(Claim{key_, token, ttl_, stale}, patience);
+            outcome = store_->acquire(claim(token, ttl_, stale), patience);
             if (outcome.answer == Answer::yes) return granted(std::move(outcome), token);
             if (outcome.answer == Answer::no) stale.clear();
             if (outcome.answer == Answer::unknown) stale = std::exchange(token, new_token());
@@ -320,73 +379,132 @@ private:
 
     /// A grant whose lease has run out before we heard of it is none.
     Outcome granted(Outcome outcome, std::string& token) {
-        const auto end = detail::lease_end(outcome.sent, ttl_);
-        if (store_->now() < end) {
-            token_ = std::move(token);
-            lease_.set(end);
-            return outcome;
+        if (store_->now() < detail::lease_end(outcome.sent, ttl_)) {
+            fencing_ = outcome.fencing;
+            return keep(std::move(outcome), std::move(token));
         }
         const std::string late = std::exchange(token, new_token());
-        const Claim claim{key_, late, ttl_, {}};
-        const Outcome released = store_->release(claim, Patience{});
-        if (released.answer == Answer::failed || released.answer == Answer::unknown) store_->abandon(claim);
-        return {Answer::failed, Errc::timed_out, "it was granted too late: its lease had already run out", {}};
+        let_go(late);
+        return {.error = Errc::timed_out, .detail = "it was granted too late: its lease had already run out"};
     }
 
-    void adopt(std::string token) {
-        if (token.empty()) return;
-        const Outcome outcome = store_->extend(Claim{key_, token, ttl_, {}}, Patience{});
-        if (!settle(outcome, nullptr)) return;
-        lease_.set(detail::lease_end(outcome.sent, ttl_));
+    /// The token in the key is ours.
+    Outcome keep(Outcome outcome, std::string token) {
         token_ = std::move(token);
-    }
-
-    Outcome extend_to(std::optional<std::chrono::milliseconds> ttl) {
-        if (!ttl) return {Answer::failed, Errc::invalid_argument, detail::ttl_rule, {}};
-        if (!owns_lock()) {
-            lease_.clear();
-            return {Answer::no, {}, {}, {}};
-        }
-        // The server may execute the extend and its answer be lost, so from here on the shorter lease counts.
-        const auto before = lease_.end();
-        lease_.lower(detail::lease_end(store_->now(), *ttl));
-        Outcome outcome = store_->extend(Claim{key_, token_, *ttl, {}}, Patience{before, {}});
-        if (outcome.answer == Answer::yes) {
-            lease_.set(detail::lease_end(outcome.sent, *ttl));
-            if (!owns_lock()) outcome.answer = Answer::no;  // the answer came after the lease that it confirms
-        } else if (outcome.answer == Answer::no) {
-            lease_.clear();
+        lease().granted(outcome.sent, ttl_);
+        if constexpr (is_watched) {
+            const Renew renew = get<Renew>();
+            detail::Renewal& renewal = *keeping_;
+            renewal.key = key_;
+            renewal.token = token_;
+            renewal.ttl = ttl_;
+            renewal.interval = renew.interval_for(ttl_);
+            renewal.last_renewal = renew.max_hold ? detail::after(outcome.sent, *renew.max_hold) : Clock::time_point::max();
+            renewal.acknowledged = get<Replication>().asked();
+            renewal.on_lost = renew.on_lost;
+            renewal.lost_because.clear();
+            renewal.renew_stop_source();
+            try {
+                store_->watchdog().watch(keeping_);
+            } catch (const std::system_error& e) {
+                end_keeping();
+                let_go(std::exchange(token_, {}));
+                return {.error = e.code(), .detail = std::string{"no watchdog thread can be had: "} + e.what()};
+            }
         }
         return outcome;
     }
 
+    void let_go(const std::string& token) {
+        const Outcome released = store_->release(claim(token, ttl_), Patience{});
+        if (released.answer == Answer::failed || released.answer == Answer::unknown) store_->abandon(claim(token, ttl_));
+    }
+
+    /// From here on owns_lock() is false and nothing is renewed.
+    void end_keeping() noexcept {
+        if (store_ == nullptr) return;
+        if constexpr (is_watched) {
+            if (process_ == detail::process_id()) return store_->watchdog().unwatch(keeping_);
+        }
+        lease().clear();
+    }
+
+    /// In a forked child, what this guard held is its parent's.
+    void become_child() {
+        token_.clear();
+        process_ = detail::process_id();
+        if constexpr (is_watched) keeping_ = std::make_shared<detail::Renewal>();
+        lease().clear();
+    }
+
+    void adopt(Ticket ticket) {
+        if (ticket.token.empty()) return;
+        Outcome outcome = store_->extend(claim(ticket.token, ttl_), Patience{});
+        if (!settle(outcome, nullptr)) return;
+        fencing_ = ticket.fencing;
+        settle(keep(std::move(outcome), std::move(ticket.token)), nullptr);
+    }
+
+    Outcome extend_to(std::optional<std::chrono::milliseconds> ttl) {
+        if (!ttl) return {.error = Errc::invalid_argument, .detail = detail::ttl_rule};
+        if constexpr (is_watched) {
+            if (const char* problem = get<Renew>().problem(*ttl)) return {.error = Errc::invalid_argument, .detail = problem};
+        }
+        if (!owns_lock()) return {.answer = Answer::no};
+        const auto end = lease().end();
+        if constexpr (is_watched) {
+            if (!store_->watchdog().pause(keeping_, end)) return resumed(*ttl, {.error = Errc::timed_out, .detail = "a renewal stayed unanswered"});
+        }
+        lease().extending(store_->now(), *ttl);
+        return resumed(*ttl, store_->extend(claim(token_, *ttl), Patience{end, {}}));
+    }
+
+    /// What the outcome of an extend makes of the lease.
+    Outcome resumed(std::chrono::milliseconds ttl, Outcome outcome) {
+        if constexpr (is_watched) {
+            auto& watchdog = store_->watchdog();
+            if (outcome.answer == Answer::no) watchdog.lose(keeping_, "the server says that it has expired or is another's");
+            if (!watchdog.resume(keeping_, ttl, get<Renew>().interval_for(ttl), outcome) && !outcome.error) outcome.answer = Answer::no;
+        } else if (outcome.answer == Answer::yes) {
+            lease().extended(outcome.sent, ttl);
+        } else if (outcome.answer == Answer::no) {
+            lease().clear();
+        } else {
+            lease().unanswered(ttl);
+        }
+        if (outcome.answer == Answer::yes && !owns_lock()) outcome.answer = Answer::no;  // the answer came after the lease that it confirms
+        return outcome;
+    }
+
     Outcome unlock_outcome() noexcept {
-        const Outcome nothing{Answer::no, Errc::not_held, {}, {}};
-        lease_.clear();
+        const Outcome nothing{.answer = Answer::no, .error = Errc::not_held};
+        end_keeping();
         if (store_ == nullptr || token_.empty()) return nothing;
         if (process_ != detail::process_id()) {
             token_.clear();
             return nothing;
         }
         try {
-            Outcome outcome = Unlocking::release(*store_, Claim{key_, token_, ttl_, {}}, Patience{});
+            Outcome outcome = Unlocking::release(*store_, claim(token_, ttl_), Patience{});
             if (outcome.answer == Answer::unknown) release_unanswered_ = true;
             if (outcome.answer == Answer::failed || outcome.answer == Answer::unknown) return outcome;
-            if (outcome.answer == Answer::no && !std::exchange(release_unanswered_, false)) outcome.error = Errc::not_held;
+            if (outcome.answer == Answer::no && !release_unanswered_) outcome.error = Errc::not_held;
+            release_unanswered_ = false;
             token_.clear();
             return outcome;
-        } catch (const std::exception& e) {
+        } catch (const std::exception&) {  // no memory
             release_unanswered_ = true;
-            return {Answer::unknown, std::make_error_code(std::errc::not_enough_memory), {}, {}};
+            return {.answer = Answer::unknown, .error = std::make_error_code(std::errc::not_enough_memory)};
         }
     }
 
     /// The end of a guard that may hold something.
     void finish() noexcept {
-        if (store_ == nullptr || token_.empty() || process_ != detail::process_id()) return;
+        if (store_ == nullptr || process_ != detail::process_id()) return;
+        if (token_.empty()) return end_keeping();
         const Outcome outcome = unlock_outcome();
         if (!outcome.error) return;
-        if (!token_.empty()) store_->abandon(Claim{key_, token_, ttl_, {}});
+        if (!token_.empty()) store_->abandon(claim(token_, ttl_));
         try {
             store_->report(Error{outcome.error, "hiredlock: " + about("released by its guard's end: " + outcome.detail)});
         } catch (...) {  // no memory for the message
@@ -396,10 +514,12 @@ private:
 
     Store* store_;
     std::string key_;
+    std::string fence_key_;
     std::chrono::milliseconds ttl_{};
     std::tuple<Policies...> policies_{};
     std::string token_;  // in the key while the lock is held; kept while a release has not been answered
-    detail::Lease lease_;
+    std::uint64_t fencing_ = 0;
+    std::conditional_t<is_watched, std::shared_ptr<detail::Renewal>, detail::Lease> keeping_{};
     pid_t process_ = detail::process_id();
     bool release_unanswered_ = false;
 };

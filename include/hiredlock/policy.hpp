@@ -9,6 +9,9 @@ namespace hiredlock {
 namespace policy {
 
 // The kinds. A policy says which one it is: `using kind = policy::Retry;`
+struct Renew;
+struct Replication;
+struct Fence;
 struct Retry;
 struct Unlocking;
 

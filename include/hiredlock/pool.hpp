@@ -48,12 +48,15 @@ public:
         Cas answer = Cas::automatic;
         const Outcome outcome = use(Patience{}, [&answer](detail::Session& session, const Patience& patience) {
             Outcome pinged = session.ping(patience);
-            answer = session.cas();
+            answer = session.dialect().current();
             return pinged;
         });
         if (outcome.error) throw Error{outcome.error, "hiredlock: " + outcome.detail};
         return answer;
     }
+
+    static constexpr bool has_fencing = true;
+    static constexpr bool has_replicas = true;
 
     // The operations of a LockStore.
     Clock::time_point now() const noexcept { return Clock::now(); }
@@ -73,13 +76,14 @@ public:
     Outcome send_release(const Claim& claim, const Patience& patience) {
         return use(patience, [&claim](detail::Session& session, const Patience& limit) { return session.send_release(claim, limit); });
     }
-    void abandon(const Claim& claim) noexcept { state().caretaker.add(claim); }
+    void abandon(const Claim& claim) noexcept { state().caretaker.add_orphan(claim); }
+    detail::Caretaker& watchdog() { return state().caretaker; }
     void report(const Error& error) noexcept { detail::call(state().options.on_error, error); }
 
 private:
     /// All that belongs to one process. A forked child leaves its parent's as it is and begins one of its own.
     struct State {
-        State(Endpoint where, PoolOptions chosen) : endpoint(std::move(where)), options(std::move(chosen)), caretaker(endpoint) {
+        State(Endpoint where, PoolOptions chosen) : endpoint(std::move(where)), options(std::move(chosen)), caretaker({endpoint}) {
             sessions.reserve(options.size);
             for (std::size_t i = 0; i < options.size; ++i) sessions.emplace_back(endpoint);
             idle.reserve(options.size);
@@ -144,7 +148,7 @@ private:
         const Loan loan{here, patience};
         if (loan.session() == nullptr)
             return {Answer::failed, Errc::timed_out,
-                    here.endpoint.name() + ": all " + std::to_string(here.options.size) + " connections of the pool stayed in use (PoolOptions::size)", {}};
+                    here.endpoint.name() + ": all " + std::to_string(here.options.size) + " connections of the pool stayed in use (PoolOptions::size)"};
         Outcome outcome = operation(*loan.session(), patience);
         detail::report_ignored(here.options.on_error, *loan.session());
         return outcome;

@@ -20,9 +20,13 @@ struct Reply {
     bool is_ok() const noexcept { return kind == Kind::text && text == "OK"; }
 };
 
+/// The server does not know the command, or not this form of it (SET ... IFEQ on an older one).
 inline bool is_unknown_command(std::string_view words) noexcept {
-    return words.starts_with("ERR unknown command") || words.starts_with("ERR unknown subcommand");
+    return words.starts_with("ERR unknown command") || words.starts_with("ERR unknown subcommand") || words.starts_with("ERR syntax error");
 }
+
+/// A server's words as a message may repeat them: "unknown command" quotes the arguments, and with them a token.
+inline std::string_view without_arguments(std::string_view words) noexcept { return words.substr(0, words.find(", with args beginning with")); }
 
 /// The error code for a server's words. They begin with a code of their own; a few old ones are told apart by their text only.
 inline Errc meaning(std::string_view words) noexcept {
@@ -39,6 +43,8 @@ inline Errc meaning(std::string_view words) noexcept {
         {"ERR AUTH", Errc::denied},
         {"ERR Client sent AUTH", Errc::denied},
         {"ERR operation not permitted", Errc::denied},
+        {"ERR The user executing the script can't", Errc::denied},  // Redis 7.0, of a command in a script
+        {"ERR ACL failure in script", Errc::denied},                // later servers
         {"READONLY", Errc::read_only},
         {"LOADING", Errc::loading},
         {"BUSY ", Errc::loading},  // a script runs
@@ -49,14 +55,17 @@ inline Errc meaning(std::string_view words) noexcept {
         {"MISCONF", Errc::disk_error},
         {"WRONGTYPE", Errc::wrong_type},
         {"ERR Key should be of string type", Errc::wrong_type},  // DELEX
+        {"ERR value is not an integer", Errc::wrong_type},       // a fencing key that holds something else
         {"NOREPLICAS", Errc::not_replicated},
         {"NOGOODSLAVE", Errc::not_replicated},
         {"ERR max number of clients reached", Errc::unreachable},
         {"MOVED", Errc::unsupported},
         {"ASK", Errc::unsupported},
         {"CROSSSLOT", Errc::unsupported},
+        {"ERR WAITAOF cannot be used", Errc::unsupported},  // no append-only file
         {"ERR unknown command", Errc::unsupported},
         {"ERR unknown subcommand", Errc::unsupported},
+        {"ERR syntax error", Errc::unsupported},
     };
     for (const Row& row : rows)
         if (words.starts_with(row.prefix)) return row.code;

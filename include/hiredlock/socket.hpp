@@ -54,61 +54,73 @@ private:
     int fd_ = -1;
 };
 
-/// A pipe that becomes readable when a stop is requested, so that poll() can wait for that too.
-class StopPipe {
+/// A pipe by which another thread ends a poll().
+class Waker {
 public:
-    explicit StopPipe(const std::stop_token& stop) {
+    Waker() {
         int ends[2];
-        if (::pipe(ends) != 0) return;  // without one, the wait only ends at its limit
+        if (::pipe(ends) != 0) return;  // without one, a wait only ends at its limit
         read_ = Descriptor{ends[0]};
         write_ = Descriptor{ends[1]};
         for (const int fd : ends) {
             ::fcntl(fd, F_SETFD, FD_CLOEXEC);
             ::fcntl(fd, F_SETFL, O_NONBLOCK);
         }
-        callback_.emplace(stop, Write{write_.get()});
     }
 
+    void wake() const noexcept {
+        const char byte = 0;
+        [[maybe_unused]] const auto written = ::write(write_.get(), &byte, 1);
+    }
+    void rest() const noexcept {
+        char bytes[64];
+        while (::read(read_.get(), bytes, sizeof bytes) > 0) {
+        }
+    }
     int readable() const noexcept { return read_.get(); }
+    void close() noexcept {
+        read_.reset();
+        write_.reset();
+    }
 
 private:
-    struct Write {
-        int fd;
-        void operator()() const noexcept {
-            const char byte = 0;
-            [[maybe_unused]] const auto written = ::write(fd, &byte, 1);
-        }
-    };
-
     Descriptor read_;
     Descriptor write_;
-    std::optional<std::stop_callback<Write>> callback_;
 };
 
-/// poll() until a descriptor is ready, `until` has passed (both by our clock), or a stop is requested; EINTR goes on. False: none was ready.
+/// poll() once, for at most a second: until a descriptor is ready or `until` has come. EINTR and slices return early; a caller that loops by our own
+/// clock is right about a machine that was suspended, too.
+inline bool poll_once(std::span<pollfd> descriptors, Clock::time_point until) {
+    const auto left = std::clamp<Clock::duration>(until - Clock::now(), Clock::duration::zero(), std::chrono::seconds{1});
+#if defined(__linux__)
+    const timespec wait{left / std::chrono::seconds{1}, (left % std::chrono::seconds{1}).count()};
+    return ::ppoll(descriptors.data(), static_cast<nfds_t>(descriptors.size()), &wait, nullptr) > 0;
+#else
+    const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
+    return ::poll(descriptors.data(), static_cast<nfds_t>(descriptors.size()), static_cast<int>(ms)) > 0;
+#endif
+}
+
+/// Waits until a descriptor is ready (true), or until the patience ends (false).
 inline bool wait_ready(std::span<pollfd> descriptors, const Patience& patience) {
-    const bool stoppable = patience.stop.stop_possible();
-    std::optional<StopPipe> stop_pipe;
-    if (stoppable) stop_pipe.emplace(patience.stop);
-    std::vector<pollfd> with_stop;
-    for (;;) {
-        if (stoppable && patience.stop.stop_requested()) return false;
-        const auto left = patience.until - Clock::now();
-        // Rounded up to whole milliseconds, never spinning through the last one; in slices, for the machine may be suspended.
-        const auto ms = std::clamp<long long>(std::chrono::ceil<std::chrono::milliseconds>(left).count(), 0, 1000);
-        int ready = 0;
-        if (stoppable) {
-            with_stop.assign(descriptors.begin(), descriptors.end());
-            with_stop.push_back({stop_pipe->readable(), POLLIN, 0});
-            ready = ::poll(with_stop.data(), static_cast<nfds_t>(with_stop.size()), static_cast<int>(ms));
-            std::copy_n(with_stop.begin(), descriptors.size(), descriptors.begin());
-        } else {
-            ready = ::poll(descriptors.data(), static_cast<nfds_t>(descriptors.size()), static_cast<int>(ms));
-        }
-        if (ready > 0 && std::any_of(descriptors.begin(), descriptors.end(), [](const pollfd& d) { return d.revents != 0; })) return true;
-        if (ready < 0 && errno != EINTR && errno != EAGAIN) return false;
-        if (left <= Clock::duration::zero()) return false;
+    if (!patience.stop.stop_possible()) {
+        while (!poll_once(descriptors, patience.until))
+            if (Clock::now() >= patience.until) return false;
+        return true;
     }
+    const Waker waker;
+    const std::stop_callback on_stop{patience.stop, [&waker] { waker.wake(); }};
+    std::vector<pollfd> all(descriptors.begin(), descriptors.end());
+    all.push_back({waker.readable(), POLLIN, 0});
+    while (!patience.stop.stop_requested()) {
+        if (poll_once(all, patience.until)) {
+            std::copy_n(all.begin(), descriptors.size(), descriptors.begin());
+            if (std::any_of(descriptors.begin(), descriptors.end(), [](const pollfd& d) { return d.revents != 0; })) return true;
+        } else if (Clock::now() >= patience.until) {
+            return false;
+        }
+    }
+    return false;
 }
 
 enum class Progress { done, blocked, failed };

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <concepts>
+#include <cstdint>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -13,12 +14,24 @@
 
 namespace hiredlock {
 
+/// Who else must have a write before it counts. With a timeout of 0 nobody else is asked.
+struct Acknowledgement {
+    int local = 0;
+    int replicas = 0;
+    std::chrono::milliseconds timeout{};
+    bool on_disk = false;  ///< WAITAOF rather than WAIT
+
+    bool is_asked() const noexcept { return timeout > timeout.zero(); }
+};
+
 /// What a guard asks for. The views live as long as the call.
 struct Claim {
     std::string_view key{};
     std::string_view token{};
     std::chrono::milliseconds ttl{};
-    std::string_view stale{};  ///< an earlier token of this guard that may still be in the key: acquire deletes it first, in the same step
+    std::string_view stale{};      ///< an earlier token of this guard that may still be in the key: acquire deletes it first, in the same step
+    std::string_view fence_key{};  ///< where acquire takes a fencing number in the same step as the grant; empty: nowhere
+    Acknowledgement acknowledged{};
 };
 
 /// How long the caller will wait. A Store has time limits of its own as well; whichever comes first ends the wait.
@@ -40,6 +53,7 @@ struct Outcome {
     std::error_code error{};     ///< set with failed and unknown
     std::string detail{};        ///< for people: which server, its own words
     Clock::time_point sent{};    ///< just before the command that was answered was sent
+    std::uint64_t fencing = 0;   ///< the number of the grant, where a fence_key was given
 };
 
 /// A place where locks live. A guard does all its I/O, and reads all its time, through these:
@@ -64,5 +78,13 @@ concept LockStore = requires(S& store, const Claim& claim, const Patience& patie
     { store.abandon(claim) } noexcept;
     { store.report(error) } noexcept;
 };
+
+/// A Store that can take fencing numbers: it says so with `static constexpr bool has_fencing = true`.
+template <class S>
+concept FencingStore = LockStore<S> && S::has_fencing;
+
+/// A Store that can wait for replicas: it says so with `static constexpr bool has_replicas = true`.
+template <class S>
+concept ReplicatedStore = LockStore<S> && S::has_replicas;
 
 }  // namespace hiredlock

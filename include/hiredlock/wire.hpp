@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,6 +68,7 @@ public:
     /// Takes a command for the next flush(); its reply is one for receive().
     void command(std::initializer_list<std::string_view> arguments) override {
         constexpr std::size_t most = 8;
+        if (arguments.size() > most) throw std::length_error{"hiredlock: a command has too many arguments"};
         const char* texts[most];
         std::size_t sizes[most];
         int count = 0;
