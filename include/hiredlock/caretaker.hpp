@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -26,8 +27,8 @@ namespace hiredlock::detail {
 /// Any thread may call it. The mutex guards the schedule and the renewals; it is held neither while waiting for a server nor in a callback.
 class Caretaker {
 public:
-    /// With several servers a majority of them decides.
-    explicit Caretaker(const std::vector<Endpoint>& endpoints) {
+    /// With several servers a majority of them decides. `on_reminder` is called, on the thread, at the time of remind() and at each that it returns.
+    explicit Caretaker(const std::vector<Endpoint>& endpoints, std::function<Clock::time_point()> on_reminder = {}) : on_reminder_(std::move(on_reminder)) {
         for (const Endpoint& endpoint : endpoints) nodes_.push_back(std::make_unique<Node>(endpoint));
     }
     Caretaker(const Caretaker&) = delete;
@@ -112,6 +113,15 @@ public:
         waker_.wake();
     }
 
+    void remind(Clock::time_point at) noexcept {
+        try {
+            const std::scoped_lock lock{mutex_};
+            reminder_ = std::min(reminder_, at);
+            start();
+        } catch (...) {  // no thread: no reminder
+        }
+    }
+
     /// In a forked child, where the thread does not exist.
     void close_descriptors() noexcept {
         waker_.close();
@@ -121,6 +131,7 @@ public:
 private:
     static constexpr std::size_t largest_batch = 512;
     static constexpr std::chrono::milliseconds longest_flight{250};
+    static constexpr std::chrono::seconds idle_before_end{10};
     static constexpr std::chrono::milliseconds shortest_time_for_answers{5};
 
     /// What one round of work is about, alive until the last server has answered or timed out.
@@ -155,6 +166,7 @@ private:
     }
 
     void start() {
+        if (std::exchange(finished_, false)) thread_.join();
         if (!thread_.joinable()) {
             // The program's signal handlers are not to run on this thread.
             sigset_t all, before;
@@ -173,6 +185,7 @@ private:
 
     void run() {
         std::unique_lock lock{mutex_};
+        auto busy_at = Clock::now();
         while (!stopping_) {
             if (round_ == nullptr) compose();
             lock.unlock();
@@ -181,15 +194,35 @@ private:
             if (round_ != nullptr && is_decided(*round_)) settle(*std::exchange(round_, nullptr));
             const auto losses = schedule_.take_losses(Clock::now());
             for (const auto& renewal : losses) tell(lock, renewal);
-            if (!losses.empty() || (round_ == nullptr && next_work() <= Clock::now())) continue;
-            const auto until = round_ == nullptr ? next_work() : schedule_.next();
+            if (Clock::now() >= reminder_) {
+                reminder_ = Clock::time_point::max();
+                lock.unlock();
+                const auto again = on_reminder_();
+                lock.lock();
+                reminder_ = std::min(reminder_, again);
+            }
+            const auto until = next_work();
+            const auto now = Clock::now();
+            if (until != Clock::time_point::max() || round_ != nullptr || is_node_out()) busy_at = now;
+            if (now >= busy_at + idle_before_end) break;
+            if (until <= now) continue;
             lock.unlock();
-            sleep(until);
+            sleep(std::min(until, busy_at + idle_before_end));
             lock.lock();
         }
+        for (const auto& node : nodes_) node->session.close();
+        finished_ = true;
     }
 
-    Clock::time_point next_work() const noexcept { return std::min(schedule_.next(), orphans_.next_due()); }
+    /// While a round is under way the next waits for its end; a loss does not.
+    Clock::time_point next_work() const noexcept {
+        const auto next = std::min(schedule_.next(), reminder_);
+        return round_ == nullptr ? std::min(next, orphans_.next_due()) : next;
+    }
+
+    bool is_node_out() const noexcept {
+        return std::any_of(nodes_.begin(), nodes_.end(), [](const auto& node) { return node->batch != nullptr; });
+    }
 
     /// Waits for servers, for somebody's wake(), or for a time.
     void sleep(Clock::time_point until) {
@@ -249,7 +282,7 @@ private:
             count(node.round->tasks[i], answer, error, node.session.name() + ": " + words);
         };
         node.batch = std::make_unique<Batch>(std::move(items), node.session.dialect(), time, select, answered);
-        node.session.begin(*node.batch, Clock::time_point::max());
+        node.session.begin(*node.batch, Clock::time_point::max());  // its own time for answers is the limit
         ++round->nodes_out;
     }
 
@@ -279,7 +312,8 @@ private:
 
     void step(Node& node) {
         if (node.batch == nullptr) return;
-        const auto outcome = node.session.step();
+        node.session.step();
+        const auto outcome = node.batch->ended;
         if (!outcome) return;
         for (std::size_t i = 0; i < node.answered.size(); ++i)
             if (!node.answered[i]) count(node.round->tasks[i], Answer::failed, outcome->error, outcome->detail);
@@ -352,7 +386,10 @@ private:
     Orphans orphans_;
     std::shared_ptr<Round> round_;  // the one whose outcome is still open
     Clock::duration round_trip_{};
+    std::function<Clock::time_point()> on_reminder_;
+    Clock::time_point reminder_ = Clock::time_point::max();
     bool stopping_ = false;
+    bool finished_ = false;  // the thread has ended, having had nothing to do for long
     std::thread thread_;
 };
 

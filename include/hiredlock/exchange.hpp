@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -31,7 +32,10 @@ public:
     std::error_code error{};
     std::string words{};  ///< the server's own
     std::uint64_t fencing = 0;
-    bool maybe_done = false;  ///< set by the driver: an earlier start was sent and not answered
+
+    // Set by the Session that conducts it.
+    bool maybe_done = false;           ///< an earlier start was sent and not answered
+    std::optional<Outcome> ended{};    ///< how it ended, once it has
 
 protected:
     bool decide(Answer value) noexcept {
@@ -55,7 +59,8 @@ protected:
 /// Log in, choose the database, say our name, and ask what the server can do: all in one round trip.
 class Handshake final : public Exchange {
 public:
-    Handshake(const Endpoint& endpoint, Dialect& dialect) : endpoint_(&endpoint), dialect_(&dialect) {}
+    /// `redirect`: the id of the client that is to be told when a key that is read here changes; 0: none. `identify`: ask for the server's run id.
+    Handshake(const Endpoint& endpoint, Dialect& dialect, long long redirect, bool identify) : endpoint_(&endpoint), dialect_(&dialect), redirect_(redirect), identify_(identify) {}
 
     void start(CommandSink& sink) override {
         dialect_->reset();
@@ -68,12 +73,19 @@ public:
         }
         if (endpoint_->database != 0) say(sink, Step::database, {"SELECT", Digits{endpoint_->database}});
         if (!endpoint_->client_name.empty()) say(sink, Step::name, {"CLIENT", "SETNAME", endpoint_->client_name});
+        // NOLOOP: what this connection itself changes is no news.
+        if (redirect_ != 0) say(sink, Step::tracking, {"CLIENT", "TRACKING", "ON", "REDIRECT", Digits{redirect_}, "NOLOOP"});
+        if (identify_) say(sink, Step::identity, {"INFO", "server"});
         if (endpoint_->cas != Cas::script) say(sink, Step::abilities, {"COMMAND", "INFO", "DELEX", "DELIFEQ", "CAD", "CAS"});
     }
 
     bool is_needed() const noexcept {
-        return !endpoint_->password.empty() || endpoint_->database != 0 || !endpoint_->client_name.empty() || endpoint_->cas != Cas::script;
+        return !endpoint_->password.empty() || endpoint_->database != 0 || !endpoint_->client_name.empty() || redirect_ != 0 || identify_ ||
+               endpoint_->cas != Cas::script;
     }
+
+    bool is_tracking() const noexcept { return tracking_; }
+    const std::string& run_id() const noexcept { return run_id_; }
 
     bool take(const Reply& reply, CommandSink&) override {
         const Step step = steps_.front();
@@ -81,12 +93,14 @@ public:
         if (step == Step::login && !reply.is_ok()) return refused(reply, Errc::denied);
         if (step == Step::database && !reply.is_ok()) return refused(reply, Errc::invalid_argument);
         if (step == Step::name && reply.is_error() && turned_away(reply)) return fail(reply);
+        if (step == Step::tracking) tracking_ = reply.is_ok();
+        if (step == Step::identity && reply.kind == Reply::Kind::text) run_id_ = field(reply.text, "run_id:");
         if (step == Step::abilities && reply.kind == Reply::Kind::array && reply.elements.size() == 4 && !learn(reply)) return true;
         return steps_.empty() && decide(Answer::yes);  // a name that was not taken does no harm
     }
 
 private:
-    enum class Step { login, database, name, abilities };
+    enum class Step { login, database, name, tracking, identity, abilities };
 
     void say(CommandSink& sink, Step step, std::initializer_list<std::string_view> arguments) {
         sink.command(arguments);
@@ -105,6 +119,13 @@ private:
         return true;
     }
 
+    static std::string field(std::string_view info, std::string_view name) {
+        const auto at = info.find(name);
+        if (at == std::string_view::npos) return {};
+        info.remove_prefix(at + name.size());
+        return std::string{info.substr(0, info.find_first_of("\r\n"))};
+    }
+
     bool learn(const Reply& reply) {
         const auto has = [&](std::size_t i) { return reply.elements[i].kind == Reply::Kind::array && !reply.elements[i].elements.empty(); };
         const bool delex = has(0), delifeq = has(1), tair = has(2) && has(3);
@@ -117,7 +138,33 @@ private:
 
     const Endpoint* endpoint_;
     Dialect* dialect_;
+    long long redirect_;
+    bool identify_;
+    bool tracking_ = false;
+    std::string run_id_;
     std::deque<Step> steps_;
+};
+
+/// Makes a connection the one that invalidation messages come to.
+class Subscribe final : public Exchange {
+public:
+    static constexpr std::string_view channel = "__redis__:invalidate";
+
+    void start(CommandSink& sink) override {
+        client_id = 0;
+        sink.command({"CLIENT", "ID"});
+        sink.command({"SUBSCRIBE", channel});
+    }
+
+    bool take(const Reply& reply, CommandSink&) override {
+        if (client_id == 0 && reply.kind == Reply::Kind::integer) {
+            client_id = reply.integer;
+            return false;
+        }
+        return reply.kind == Reply::Kind::array && client_id != 0 ? decide(Answer::yes) : fail(reply);
+    }
+
+    long long client_id = 0;
 };
 
 class Ping final : public Exchange {
@@ -145,10 +192,16 @@ inline std::error_code acknowledged(const Reply& reply, const Acknowledgement& a
 /// where an earlier token of ours may be in the key, that token's compare-and-delete; behind it, after a grant only, WAIT.
 class Acquire final : public Exchange {
 public:
-    Acquire(const Claim& claim, Dialect& dialect) : claim_(claim), dialect_(dialect) {}
+    /// With Watch::yes a PTTL goes along: it reads the key, so that a tracked connection is told when the key goes (a refused SET does not), and
+    /// says how long that may take at most.
+    enum class Watch { no, yes };
+
+    Acquire(const Claim& claim, Dialect& dialect, Watch watch) : claim_(claim), dialect_(dialect), watch_(watch) {}
 
     void start(CommandSink& sink) override {
         expected_.clear();
+        decided_ = false;
+        left = -2;
         if (!claim_.stale.empty()) {
             write_release(sink, dialect_.current(), Naming::whole, claim_.key, claim_.stale);
             expected_.push_back(Next::stale);
@@ -156,6 +209,7 @@ public:
         if (claim_.fence_key.empty()) {
             write_acquire(sink, claim_);
             expected_.push_back(Next::grant);
+            look(sink);
         } else if (dialect_.may_use_script()) {
             say_script(sink, Naming::by_sha1);
         } else {
@@ -166,6 +220,22 @@ public:
     bool take(const Reply& reply, CommandSink& sink) override {
         const Next next = expected_.front();
         expected_.pop_front();
+        decided_ = take(next, reply, sink) || decided_;
+        return decided_ && expected_.empty();
+    }
+
+    void give_up(CommandSink& sink) override { write_release(sink, dialect_.current(), Naming::whole, claim_.key, claim_.token); }
+    bool is_repeatable() const noexcept override { return false; }
+    Clock::duration time_for_answers(Clock::duration command_timeout) const noexcept override {
+        return command_timeout + claim_.acknowledged.timeout;
+    }
+
+    long long left = -2;  ///< PTTL's answer: milliseconds, -1 without an end, -2 gone
+
+private:
+    enum class Next { stale, grant, script, queued, executed, remaining, acknowledgement, undone };
+
+    bool take(Next next, const Reply& reply, CommandSink& sink) {
         switch (next) {
             case Next::stale: return false;  // whatever it was: the answer to the SET counts
             case Next::grant:
@@ -176,6 +246,9 @@ public:
                 if (reply.is_error() && words.empty()) fail(reply);
                 return false;
             case Next::executed: return take_transaction(reply, sink);
+            case Next::remaining:
+                if (reply.kind == Reply::Kind::integer) left = reply.integer;
+                return false;
             case Next::acknowledgement:
                 error = acknowledged(reply, claim_.acknowledged, words);
                 return error ? undo(sink) : decide(Answer::yes);
@@ -187,23 +260,22 @@ public:
         return true;
     }
 
-    void give_up(CommandSink& sink) override { write_release(sink, dialect_.current(), Naming::whole, claim_.key, claim_.token); }
-    bool is_repeatable() const noexcept override { return false; }
-    Clock::duration time_for_answers(Clock::duration command_timeout) const noexcept override {
-        return command_timeout + claim_.acknowledged.timeout;
+    void look(CommandSink& sink) {
+        if (watch_ == Watch::no) return;
+        sink.command({"PTTL", claim_.key});
+        expected_.push_back(Next::remaining);
     }
-
-private:
-    enum class Next { stale, grant, script, queued, executed, acknowledgement, undone };
 
     void say_script(CommandSink& sink, Naming naming) {
         write_fenced_acquire(sink, naming, claim_);
         expected_.push_back(Next::script);
+        look(sink);
     }
 
     void say_transaction(CommandSink& sink) {
         write_fenced_transaction(sink, claim_);
         for (const Next next : {Next::queued, Next::queued, Next::queued, Next::executed}) expected_.push_back(next);
+        look(sink);
     }
 
     bool take_script(const Reply& reply, CommandSink& sink) {
@@ -257,6 +329,8 @@ private:
 
     const Claim& claim_;
     Dialect& dialect_;
+    Watch watch_;
+    bool decided_ = false;
     std::deque<Next> expected_;
 };
 
@@ -265,13 +339,14 @@ class CompareAnd final : public Exchange {
 public:
     enum class Do { release, extend };
 
-    CompareAnd(Do what, const Claim& claim, Dialect& dialect) : what_(what), claim_(claim), dialect_(dialect) {}
+    CompareAnd(Do what, const Claim& claim, Dialect& dialect, Naming first = Naming::by_sha1)
+        : what_(what), claim_(claim), dialect_(dialect), first_(first) {}
 
     void start(CommandSink& sink) override {
         first_words_.clear();
         waiting_ = out_of_memory_ = false;
         switches_ = 0;
-        say(sink, dialect_.current(), Naming::by_sha1);
+        say(sink, dialect_.current(), first_);
     }
 
     bool take(const Reply& reply, CommandSink& sink) override {
@@ -323,7 +398,7 @@ private:
         // Another exchange on this connection may have gone on to the next form already.
         constexpr int forms = 4;
         if (++switches_ > forms || (form_ == dialect_.current() && !dialect_.next())) return false;
-        say(sink, dialect_.current(), Naming::by_sha1);
+        say(sink, dialect_.current(), first_);
         return true;
     }
 
@@ -340,6 +415,7 @@ private:
     const Do what_;
     const Claim& claim_;
     Dialect& dialect_;
+    const Naming first_;  // whole where nobody may be there to read a NOSCRIPT
     Cas form_ = Cas::script;
     Naming naming_ = Naming::by_sha1;
     int switches_ = 0;

@@ -8,6 +8,7 @@
 #include <hiredlock/lease.hpp>
 #include <hiredlock/lock.hpp>
 #include <hiredlock/pool.hpp>
+#include <hiredlock/redlock.hpp>
 #include <hiredlock/renew.hpp>
 #include <hiredlock/replication.hpp>
 #include <hiredlock/retry.hpp>

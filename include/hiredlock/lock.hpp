@@ -14,6 +14,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <hiredlock/acquisition.hpp>
 #include <hiredlock/error.hpp>
 #include <hiredlock/fence.hpp>
 #include <hiredlock/lease.hpp>
@@ -47,7 +48,7 @@ class Lock {
     using Renew = typename detail::Choose<policy::Renew, renew::Manual, Policies...>::type;
     using Replication = typename detail::Choose<policy::Replication, replication::None, Policies...>::type;
     using Fence = typename detail::Choose<policy::Fence, fence::None, Policies...>::type;
-    using Retry = typename detail::Choose<policy::Retry, retry::Backoff, Policies...>::type;
+    using Retry = typename detail::Choose<policy::Retry, std::conditional_t<NotifyingStore<Store>, retry::OnRelease, retry::Backoff>, Policies...>::type;
     using Unlocking = typename detail::Choose<policy::Unlocking, unlocking::Confirmed, Policies...>::type;
 
     static constexpr bool is_watched = !std::is_same_v<Renew, renew::Manual>;
@@ -242,14 +243,7 @@ public:
 private:
     struct Checked {};
 
-    /// How far an acquisition goes.
-    struct Limit {
-        Clock::time_point until = Clock::time_point::max();
-        std::stop_token stop{};
-        bool once = false;
-    };
-
-    static constexpr std::chrono::milliseconds grace{4};  // by which the answer of the last attempt may be late
+    using Limit = detail::Limit;
 
     template <class Rep, class Period, class... Given>
     Lock(Checked, Store& store, std::string key, std::chrono::duration<Rep, Period> ttl, Given... given) : store_(&store), key_(std::move(key)) {
@@ -339,36 +333,18 @@ private:
         release_unanswered_ = false;
 
         const Retry retry = get<Retry>();
-        const Patience patience{limit.until == Clock::time_point::max() ? limit.until : detail::after(limit.until, grace), limit.stop};
         std::string token = new_token();
-        Clock::time_point failing_since = Clock::time_point::max();
-        for (unsigned asked = 1;; ++asked) {
-            const auto start = store_->now();
-            Outcome outcome = attempt(token, stale, patience);
-            const auto end = store_->now();
-            if (outcome.answer == Answer::yes) return outcome;
-            if (limit.stop.stop_requested()) return {.answer = Answer::no};
-            if (outcome.answer == Answer::no) {
-                failing_since = Clock::time_point::max();
-            } else {
-                if (!is_transient(outcome.error)) return outcome;
-                failing_since = std::min(failing_since, start);
-                if (limit.until == Clock::time_point::max() && end - failing_since >= retry.outage) return outcome;
-            }
-            // The last attempt is made so that its answer arrives at the limit.
-            const auto last_start = outcome.answer == Answer::no ? limit.until - (end - start) : limit.until;
-            if (limit.once || start >= last_start || end >= limit.until) return outcome;
-            store_->sleep({std::min(detail::after(end, retry.pause(asked, detail::jitter(token, asked))), last_start), limit.stop});
-            if (limit.stop.stop_requested()) return {.answer = Answer::no};
-        }
+        const auto once = [&](auto ask, const Patience& patience) { return attempt(ask, token, stale, patience); };
+        return detail::Acquisition{*store_, retry, limit, once}.run(key_);
     }
 
     /// Asks once; once more, at once, where the connection broke without an answer. A token goes into one SET only: after an answer that did not
     /// come it is the stale one, deleted ahead of the next SET, and a fresh one takes its place.
-    Outcome attempt(std::string& token, std::string& stale, const Patience& patience) {
+    template <class Ask>
+    Outcome attempt(Ask ask, std::string& token, std::string& stale, const Patience& patience) {
         Outcome outcome;
         for (int tries = 0; tries < 2; ++tries) {
-            outcome = store_->acquire(claim(token, ttl_, stale), patience);
+            outcome = ask(claim(token, ttl_, stale), patience);
             if (outcome.answer == Answer::yes) return granted(std::move(outcome), token);
             if (outcome.answer == Answer::no) stale.clear();
             if (outcome.answer == Answer::unknown) stale = std::exchange(token, new_token());

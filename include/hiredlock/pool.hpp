@@ -2,16 +2,16 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
+#include <algorithm>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <hiredlock/caretaker.hpp>
 #include <hiredlock/connection.hpp>
+#include <hiredlock/lending.hpp>
+#include <hiredlock/notifier.hpp>
 #include <hiredlock/process.hpp>
 
 namespace hiredlock {
@@ -26,17 +26,9 @@ struct PoolOptions {
 class Pool {
 public:
     /// Connects to nothing. Throws Errc::invalid_argument for an endpoint or options that cannot work.
-    explicit Pool(Endpoint endpoint, PoolOptions options = {}) : state_(new State{checked(std::move(endpoint), options), std::move(options)}) {}
+    explicit Pool(Endpoint endpoint, PoolOptions options = {})
+        : state_(std::make_unique<State>(checked(std::move(endpoint), options), std::move(options))) {}
     explicit Pool(const Uri& uri, PoolOptions options = {}) : Pool(Endpoint::parse(uri.text()), std::move(options)) {}
-    Pool(const Pool&) = delete;
-    Pool& operator=(const Pool&) = delete;
-
-    ~Pool() {
-        std::unique_ptr<State> state{state_.load()};
-        if (state->process == detail::process_id()) return;
-        state->close_descriptors();
-        detail::leak(std::move(state));
-    }
 
     /// {} when the server answers; otherwise why not. For a program that wants to fail fast at start-up.
     std::error_code ping() {
@@ -77,63 +69,51 @@ public:
         return use(patience, [&claim](detail::Session& session, const Patience& limit) { return session.send_release(claim, limit); });
     }
     void abandon(const Claim& claim) noexcept { state().caretaker.add_orphan(claim); }
+    detail::Notifier& line() { return state().notifier; }
+    Outcome acquire_and_watch(const Claim& claim, const Patience& patience) {
+        State& here = state();
+        auto outcome = here.notifier.acquire_and_watch(claim, patience);
+        if (!outcome) return acquire(claim, patience);
+        if (!here.reminded.exchange(true, std::memory_order_relaxed)) here.caretaker.remind(Clock::now() + idle_before_close);
+        if (outcome->answer == Answer::unknown) abandon(claim);
+        return *std::move(outcome);
+    }
     detail::Caretaker& watchdog() { return state().caretaker; }
     void report(const Error& error) noexcept { detail::call(state().options.on_error, error); }
 
 private:
-    /// All that belongs to one process. A forked child leaves its parent's as it is and begins one of its own.
+    static constexpr std::chrono::seconds idle_before_close{10};  // of the connections that only those who wait need
+
     struct State {
-        State(Endpoint where, PoolOptions chosen) : endpoint(std::move(where)), options(std::move(chosen)), caretaker({endpoint}) {
-            sessions.reserve(options.size);
-            for (std::size_t i = 0; i < options.size; ++i) sessions.emplace_back(endpoint);
-            idle.reserve(options.size);
-            for (detail::Session& session : sessions) idle.push_back(&session);
-        }
+        State(Endpoint where, PoolOptions chosen)
+            : endpoint(std::move(where)),
+              options(std::move(chosen)),
+              sessions(options.size, [this] { return detail::Session{endpoint}; }),
+              notifier(endpoint),
+              caretaker({endpoint}, [this] { return close_idle(); }) {}
+
+        std::unique_ptr<State> remade() const { return std::make_unique<State>(endpoint, options); }
 
         void close_descriptors() noexcept {
-            for (detail::Session& session : sessions) session.close_descriptor();
+            for (detail::Session& session : sessions.all()) session.close_descriptor();
+            notifier.close_descriptors();
             caretaker.close_descriptors();
+        }
+
+        Clock::time_point close_idle() {
+            reminded = false;  // before looking, so that whoever connects behind the look asks for another reminder
+            const auto again = notifier.close_if_idle(idle_before_close);
+            if (again != Clock::time_point::max()) reminded = true;
+            return again;
         }
 
         const pid_t process = detail::process_id();
         const Endpoint endpoint;
         const PoolOptions options;
-        std::mutex mutex;
-        std::condition_variable_any returned;
-        std::vector<detail::Session> sessions;
-        std::vector<detail::Session*> idle;  // the one used last is lent first: it is connected, and a deferred release's reply waits there
+        detail::Lending<detail::Session> sessions;
+        detail::Notifier notifier;
+        std::atomic<bool> reminded{false};
         detail::Caretaker caretaker;
-    };
-
-    /// A session for one command; goes back when this ends.
-    class Loan {
-    public:
-        Loan(State& state, const Patience& patience) : state_(state) {
-            std::unique_lock lock{state.mutex};
-            if (state.idle.empty()) {
-                const auto limit = std::min(patience.until, detail::after(Clock::now(), state.endpoint.command_timeout));
-                state.returned.wait_for(lock, patience.stop, limit - Clock::now(), [&state] { return !state.idle.empty(); });
-                if (state.idle.empty()) return;
-            }
-            session_ = state.idle.back();
-            state.idle.pop_back();
-        }
-        Loan(const Loan&) = delete;
-        Loan& operator=(const Loan&) = delete;
-        ~Loan() {
-            if (session_ == nullptr) return;
-            {
-                const std::scoped_lock lock{state_.mutex};
-                state_.idle.push_back(session_);
-            }
-            state_.returned.notify_one();
-        }
-
-        detail::Session* session() const noexcept { return session_; }
-
-    private:
-        State& state_;
-        detail::Session* session_ = nullptr;
     };
 
     static Endpoint checked(Endpoint endpoint, const PoolOptions& options) {
@@ -142,34 +122,22 @@ private:
         return endpoint;
     }
 
+    State& state() { return state_.get(); }
+
     template <class Operation>
     Outcome use(const Patience& patience, Operation operation) {
         State& here = state();
-        const Loan loan{here, patience};
-        if (loan.session() == nullptr)
-            return {Answer::failed, Errc::timed_out,
-                    here.endpoint.name() + ": all " + std::to_string(here.options.size) + " connections of the pool stayed in use (PoolOptions::size)"};
-        Outcome outcome = operation(*loan.session(), patience);
-        detail::report_ignored(here.options.on_error, *loan.session());
+        const auto limit = std::min(patience.until, detail::after(Clock::now(), here.endpoint.command_timeout));
+        const auto session = here.sessions.lend({limit, patience.stop});
+        if (!session)
+            return {.error = Errc::timed_out,
+                    .detail = here.endpoint.name() + ": all " + std::to_string(here.options.size) + " connections of the pool stayed in use (PoolOptions::size)"};
+        Outcome outcome = operation(*session, patience);
+        detail::report_ignored(here.options.on_error, *session);
         return outcome;
     }
 
-    State& state() {
-        State* current = state_.load(std::memory_order_acquire);
-        if (current->process == detail::process_id()) return *current;
-        return after_fork(current);
-    }
-
-    State& after_fork(State* inherited) {
-        auto fresh = std::make_unique<State>(inherited->endpoint, inherited->options);
-        if (!state_.compare_exchange_strong(inherited, fresh.get())) return *inherited;  // another thread of the child was first
-        std::unique_ptr<State> left{inherited};
-        left->close_descriptors();
-        detail::leak(std::move(left));
-        return *fresh.release();
-    }
-
-    std::atomic<State*> state_;
+    detail::PerProcess<State> state_;
 };
 
 }  // namespace hiredlock

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace hiredlock::detail {
@@ -34,5 +35,41 @@ void leak(std::unique_ptr<T> object) {
     const std::scoped_lock lock{guard};
     kept.push_back(std::move(object));
 }
+
+/// Owns what belongs to one process. In a forked child the parent's is left as it is, descriptors excepted, and one of the child's own is made:
+/// `State` has a const `process`, a `remade()` that gives a unique_ptr to a fresh one, and `close_descriptors()`.
+template <class State>
+class PerProcess {
+public:
+    explicit PerProcess(std::unique_ptr<State> state) : state_(state.release()) {}
+    PerProcess(const PerProcess&) = delete;
+    PerProcess& operator=(const PerProcess&) = delete;
+
+    ~PerProcess() {
+        std::unique_ptr<State> state{state_.load()};
+        if (state->process != process_id()) leave(std::move(state));
+    }
+
+    /// Any thread.
+    State& get() {
+        State* const current = state_.load(std::memory_order_acquire);
+        return current->process == process_id() ? *current : after_fork(current);
+    }
+
+private:
+    State& after_fork(State* inherited) {
+        auto fresh = inherited->remade();
+        if (!state_.compare_exchange_strong(inherited, fresh.get())) return *inherited;  // another thread of the child was first
+        leave(std::unique_ptr<State>{inherited});
+        return *fresh.release();
+    }
+
+    static void leave(std::unique_ptr<State> inherited) {
+        inherited->close_descriptors();
+        leak(std::move(inherited));
+    }
+
+    std::atomic<State*> state_;
+};
 
 }  // namespace hiredlock::detail

@@ -51,4 +51,25 @@ struct Fixed {
     std::chrono::nanoseconds pause(unsigned, std::uint64_t) const noexcept { return interval; }
 };
 
+/// Is told by the server when the lock goes, whoever deleted it, and asks then. The default where the Store can notify (a Pool); where the server
+/// cannot (before Redis 6, or denied by ACL), it asks as `otherwise` says.
+///
+/// Threads of one Store that wait for one key form a line, first come first served; only its head talks to the server. It also asks when the other's
+/// ttl ends, and each `poll` in case a message was lost.
+struct OnRelease {
+    std::chrono::milliseconds poll{1000};  ///< above 0
+    Backoff otherwise{};                   ///< also while the server fails
+    std::chrono::milliseconds outage{10'000};  ///< as in Backoff
+
+    using kind = policy::Retry;
+
+    const char* problem() const noexcept {
+        if (poll <= poll.zero() || poll > std::chrono::hours{24}) return "retry::OnRelease needs 0 < poll <= 24 h";
+        if (outage < outage.zero()) return "retry::OnRelease needs an outage of 0 or more";
+        return otherwise.problem();
+    }
+
+    std::chrono::nanoseconds pause(unsigned asked, std::uint64_t random) const noexcept { return otherwise.pause(asked, random); }
+};
+
 }  // namespace hiredlock::retry

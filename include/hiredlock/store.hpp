@@ -4,6 +4,7 @@
 #include <chrono>
 #include <concepts>
 #include <cstdint>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -54,6 +55,7 @@ struct Outcome {
     std::string detail{};        ///< for people: which server, its own words
     Clock::time_point sent{};    ///< just before the command that was answered was sent
     std::uint64_t fencing = 0;   ///< the number of the grant, where a fence_key was given
+    std::optional<std::chrono::milliseconds> left{};  ///< with `no`, where a notification will come: how long the other's lock lasts (-1: for ever, -2: gone)
 };
 
 /// A place where locks live. A guard does all its I/O, and reads all its time, through these:
@@ -77,6 +79,19 @@ concept LockStore = requires(S& store, const Claim& claim, const Patience& patie
     { store.send_release(claim, patience) } -> std::same_as<Outcome>;
     { store.abandon(claim) } noexcept;
     { store.report(error) } noexcept;
+};
+
+/// A Store whose threads wait for one key in a line, of which only the first asks the server, and is told when the key goes:
+/// - line().is_waited_for(key): whether somebody stands in that line.
+/// - line().join(key): a place in it, left by its destructor. place.wait_for_turn(patience): true once it is the first. place.wait(patience): until the
+///   key has gone (or may have), or the patience ends.
+/// - acquire_and_watch(claim, patience): as acquire(), for the first in the line; with `no`, Outcome::left where place.wait() will be woken.
+template <class S>
+concept NotifyingStore = LockStore<S> && requires(S& store, const std::string& key, const Claim& claim, const Patience& patience) {
+    { store.line().is_waited_for(key) } -> std::same_as<bool>;
+    { store.line().join(key).wait_for_turn(patience) } -> std::same_as<bool>;
+    store.line().join(key).wait(patience);
+    { store.acquire_and_watch(claim, patience) } -> std::same_as<Outcome>;
 };
 
 /// A Store that can take fencing numbers: it says so with `static constexpr bool has_fencing = true`.

@@ -81,11 +81,8 @@ public:
         if (size < 0 || formatted == nullptr) throw std::bad_alloc{};
         const std::unique_ptr<char, Free> owner{formatted};
         outgoing_.append(formatted, static_cast<std::size_t>(size));
+        written_ += static_cast<std::size_t>(size);
     }
-
-    /// The commands taken since the last flush get no reader: their replies are dropped when they come. Say it before the next command.
-    void ignore_replies(std::size_t count) noexcept { ignored_ += count; }
-    std::size_t replies_to_ignore() const noexcept { return ignored_; }
 
     Progress flush() {
         std::string_view rest{outgoing_};
@@ -103,10 +100,12 @@ public:
     }
     bool has_outgoing() const noexcept { return !outgoing_.empty(); }
 
-    /// How many bytes the kernel has taken since open(): a command of which it took none was certainly not executed.
+    /// How many bytes have been written since open(), and how many of them the kernel has taken: a command of which it took none was certainly not
+    /// executed.
+    std::size_t bytes_written() const noexcept { return written_; }
     std::size_t bytes_taken() const noexcept { return taken_; }
 
-    /// The next reply that somebody waits for. It is valid until the next receive().
+    /// The next reply. It is valid until the next receive().
     Progress receive(Reply& reply) {
         for (;;) {
             void* raw = nullptr;
@@ -119,10 +118,7 @@ public:
                 reply_.reset(static_cast<redisReply*>(raw));
                 if (is_push(*reply_)) continue;
                 reply = view(*reply_);
-                if (ignored_ == 0) return Progress::done;
-                --ignored_;
-                if (reply.is_error()) ignored_errors_.emplace_back(reply.text);
-                continue;
+                return Progress::done;
             }
             char buffer[16 * 1024];
             std::size_t received = 0;
@@ -135,14 +131,11 @@ public:
         }
     }
 
-    /// The server's words where a command that nobody waits for failed; each is told once.
-    std::vector<std::string> take_ignored_errors() noexcept { return std::exchange(ignored_errors_, {}); }
-
-    /// True where an idle connection has been closed by the server, or says something that nobody asked for.
-    bool is_stale() const noexcept {
+    /// True where an idle connection has been closed by the server, or says something although no answer is out.
+    bool is_stale(bool answers_are_out) const noexcept {
         char byte = 0;
         const ssize_t n = ::recv(descriptor(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-        if (n > 0) return ignored_ == 0;
+        if (n > 0) return !answers_are_out;
         return n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
     }
 
@@ -151,11 +144,18 @@ public:
         reader_.reset();
         reply_.reset();
         outgoing_.clear();
-        flushed_ = taken_ = ignored_ = 0;
+        flushed_ = written_ = taken_ = 0;
         protocol_error_ = false;
     }
 
     void close_descriptor() noexcept { socket_.close(); }
+
+    /// For an answer that makes no sense where it came.
+    Progress reject(const char* why) {
+        problem_ = why;
+        protocol_error_ = true;
+        return Progress::failed;
+    }
 
     bool is_borrowed() const noexcept { return borrowed_ != nullptr; }
     int descriptor() const noexcept { return borrowed_ != nullptr ? borrowed_->fd : socket_.descriptor(); }
@@ -227,8 +227,7 @@ private:
     std::string outgoing_;
     std::size_t flushed_ = 0;
     std::size_t taken_ = 0;
-    std::size_t ignored_ = 0;
-    std::vector<std::string> ignored_errors_;
+    std::size_t written_ = 0;
     bool protocol_error_ = false;
     std::string problem_;
 };
