@@ -42,8 +42,7 @@ public:
 
     bool take(const Reply& reply, CommandSink& sink) override {
         if (expected_.empty()) return waiting_.empty() ? decide(Answer::yes) : take_acknowledgement(reply, sink);
-        const std::size_t i = expected_.front();
-        expected_.pop_front();
+        const std::size_t i = expected_.pop();
         CompareAnd& exchange = exchanges_[i];
         Tagged tagged{sink, expected_, i};
         if (exchange.take(reply, tagged)) {
@@ -68,13 +67,13 @@ public:
 private:
     /// Notes for which item each command is.
     struct Tagged final : CommandSink {
-        Tagged(CommandSink& to, std::deque<std::size_t>& notes, std::size_t i) : sink(to), expected(notes), item(i) {}
+        Tagged(CommandSink& to, Fifo<std::size_t>& notes, std::size_t i) : sink(to), expected(notes), item(i) {}
         void command(std::initializer_list<std::string_view> arguments) override {
             sink.command(arguments);
-            expected.push_back(item);
+            expected.push(item);
         }
         CommandSink& sink;
-        std::deque<std::size_t>& expected;
+        Fifo<std::size_t>& expected;
         std::size_t item;
     };
 
@@ -113,7 +112,7 @@ private:
     Clock::duration time_;
     std::function<bool(std::size_t)> select_;
     Answered answered_;
-    std::deque<std::size_t> expected_;  // which item each answer that is still out is for
+    Fifo<std::size_t> expected_;  // which item each answer that is still out is for
     std::vector<std::size_t> waiting_;  // done by the server, not acknowledged yet
     Acknowledgement asked_;
 };

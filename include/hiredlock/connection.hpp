@@ -48,7 +48,8 @@ public:
 
     /// Uses a context that its owner has connected and logged in, between the owner's own commands: it is never closed nor reconnected, its
     /// socket's flags stay as they are, and no reply of ours stays in it. After a time-out its `err` is set, as hiredis does, so that its owner
-    /// cannot read our late reply; from then on every operation is Errc::unreachable. The context must outlive the Connection.
+    /// cannot read our late reply; from then on every operation is Errc::unreachable. Locks live in the database that the context has selected. The
+    /// context must outlive the Connection, and the Connection must stay where it is while a guard uses it.
     static Connection borrow(redisContext* context, std::chrono::milliseconds command_timeout = std::chrono::milliseconds{1000},
                              ErrorHook on_error = {}) {
         if (context == nullptr) detail::refuse("Connection::borrow needs a context, not a null pointer");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -93,10 +94,17 @@ struct std::is_error_code_enum<hiredlock::Errc> : std::true_type {};
 namespace hiredlock {
 
 /// What every throwing operation throws: a std::system_error whose code() compares with Errc and whose what() says what happened, on which
-/// server and in the server's own words. A password is never part of it.
+/// server and in the server's own words. A password is never part of it, nor a token.
 class Error : public std::system_error {
 public:
-    Error(std::error_code code, const std::string& what) : std::system_error(code, what) {}
+    /// what() is then "<text> (<the code's message>)".
+    Error(std::error_code code, const std::string& text)
+        : std::system_error(code), what_(std::make_shared<const std::string>(text + " (" + code.message() + ')')) {}
+
+    const char* what() const noexcept override { return what_->c_str(); }
+
+private:
+    std::shared_ptr<const std::string> what_;  // shared, so that copying an exception cannot throw
 };
 
 /// True where the same call may succeed later without anybody changing anything. Waiting operations retry these by themselves.

@@ -1,13 +1,13 @@
 // What one operation says to one server and what it makes of the answers. Decisions only: a driver moves the bytes.
 #pragma once
 
-#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include <hiredlock/command.hpp>
 #include <hiredlock/dialect.hpp>
+#include <hiredlock/fifo.hpp>
 #include <hiredlock/reply.hpp>
 #include <hiredlock/store.hpp>
 
@@ -88,8 +88,7 @@ public:
     const std::string& run_id() const noexcept { return run_id_; }
 
     bool take(const Reply& reply, CommandSink&) override {
-        const Step step = steps_.front();
-        steps_.pop_front();
+        const Step step = steps_.pop();
         if (step == Step::login && !reply.is_ok()) return refused(reply, Errc::denied);
         if (step == Step::database && !reply.is_ok()) return refused(reply, Errc::invalid_argument);
         if (step == Step::name && reply.is_error() && turned_away(reply)) return fail(reply);
@@ -104,7 +103,7 @@ private:
 
     void say(CommandSink& sink, Step step, std::initializer_list<std::string_view> arguments) {
         sink.command(arguments);
-        steps_.push_back(step);
+        steps_.push(step);
     }
 
     /// The server speaks before it closes the door: protected mode, too many clients.
@@ -142,7 +141,7 @@ private:
     bool identify_;
     bool tracking_ = false;
     std::string run_id_;
-    std::deque<Step> steps_;
+    Fifo<Step> steps_;
 };
 
 /// Makes a connection the one that invalidation messages come to.
@@ -204,11 +203,11 @@ public:
         left = -2;
         if (!claim_.stale.empty()) {
             write_release(sink, dialect_.current(), Naming::whole, claim_.key, claim_.stale);
-            expected_.push_back(Next::stale);
+            expected_.push(Next::stale);
         }
         if (claim_.fence_key.empty()) {
             write_acquire(sink, claim_);
-            expected_.push_back(Next::grant);
+            expected_.push(Next::grant);
             look(sink);
         } else if (dialect_.may_use_script()) {
             say_script(sink, Naming::by_sha1);
@@ -218,8 +217,7 @@ public:
     }
 
     bool take(const Reply& reply, CommandSink& sink) override {
-        const Next next = expected_.front();
-        expected_.pop_front();
+        const Next next = expected_.pop();
         decided_ = take(next, reply, sink) || decided_;
         return decided_ && expected_.empty();
     }
@@ -263,18 +261,18 @@ private:
     void look(CommandSink& sink) {
         if (watch_ == Watch::no) return;
         sink.command({"PTTL", claim_.key});
-        expected_.push_back(Next::remaining);
+        expected_.push(Next::remaining);
     }
 
     void say_script(CommandSink& sink, Naming naming) {
         write_fenced_acquire(sink, naming, claim_);
-        expected_.push_back(Next::script);
+        expected_.push(Next::script);
         look(sink);
     }
 
     void say_transaction(CommandSink& sink) {
         write_fenced_transaction(sink, claim_);
-        for (const Next next : {Next::queued, Next::queued, Next::queued, Next::executed}) expected_.push_back(next);
+        for (const Next next : {Next::queued, Next::queued, Next::queued, Next::executed}) expected_.push(next);
         look(sink);
     }
 
@@ -317,13 +315,13 @@ private:
     bool granted(CommandSink& sink) {
         if (!claim_.acknowledged.is_asked()) return decide(Answer::yes);
         write_wait(sink, claim_.acknowledged);
-        expected_.push_back(Next::acknowledgement);
+        expected_.push(Next::acknowledgement);
         return false;
     }
 
     bool undo(CommandSink& sink) {
         give_up(sink);
-        expected_.push_back(Next::undone);
+        expected_.push(Next::undone);
         return false;
     }
 
@@ -331,7 +329,7 @@ private:
     Dialect& dialect_;
     Watch watch_;
     bool decided_ = false;
-    std::deque<Next> expected_;
+    Fifo<Next> expected_;
 };
 
 /// Deletes the key, or makes it expire ttl from now, where it holds our token. Behind an extension WAIT, where that was asked for.

@@ -32,11 +32,16 @@ namespace hiredlock {
 
 /// A lock with a key in a Store, held by the guard that acquired it until unlock(), destruction, or the end of its lease.
 ///
-/// - One thread at a time uses a guard; owns_lock(), remaining(), expires_at() and check() may be called from any thread.
+///     Lock lock{pool, "lock:nightly-report", 30s};                                 // policies are deduced from the arguments
+///     Lock<Pool, fence::Counter> member{pool, "lock:orders", 10s, std::defer_lock};  // as a member they are named; default ones need not be passed
+///
+/// - A guard is not a mutex that threads share: each thread has a guard of its own, on the same key. One thread at a time uses a guard;
+///   owns_lock(), remaining(), expires_at(), check() and stop_token() may be called from any thread while it is neither moved nor destroyed.
 /// - Not reentrant: a second guard of the same key in the same thread waits like any other.
+/// - Under std::scoped_lock or std::unique_lock nobody sees what unlock() returns: call check() before a side effect.
 /// - After fork() the child's guards are inert: they hold nothing and release nothing. Guards acquired in the child work.
-/// - Every `bool` operation throws Error on a failure; the overload with a trailing std::error_code reports it there instead. That another holds
-///   the lock is no failure: it is `false`.
+/// - Every `bool` operation throws Error on a failure; the overload with a trailing std::error_code reports it there instead, and last_error() has the
+///   words. That another holds the lock is no failure: it is `false`.
 /// - Operations that wait repeat what failed transiently (is_transient) inside their limit; other errors end them at once.
 template <LockStore Store, class... Policies>
 class Lock {
@@ -65,7 +70,7 @@ public:
     // --- Construction. All throw Errc::invalid_argument for an empty key, a ttl below 5 ms or absurd, or a policy value that cannot work, before
     // anything is sent. The Store must outlive the guard.
 
-    /// Waits until the lock is ours: lock().
+    /// Waits until the lock is ours: lock(), which throws after ten seconds without a server (Pool::ping() fails faster).
     template <class Rep, class Period, class... Given>
     Lock(std::type_identity_t<Store>& store, std::string key, std::chrono::duration<Rep, Period> ttl, Given... policies)
         : Lock(Checked{}, store, std::move(key), ttl, std::move(policies)...) {
@@ -221,6 +226,9 @@ public:
         return fencing_;
     }
 
+    /// What went wrong in the last operation that failed, for people: the server and its words. Empty where none has.
+    const std::string& last_error() const noexcept { return last_error_; }
+
     const std::string& key() const noexcept { return key_; }
     /// The value in the key while the lock is held; empty where nothing is held.
     std::string_view token() const noexcept { return token_; }
@@ -230,10 +238,10 @@ public:
     /// Deletes the key if it still holds our token. owns_lock() is false from the start of it.
     /// {}: done (with unlocking::Deferred: sent). Errc::not_held: it had expired, or is somebody else's; nothing was deleted.
     /// Anything else: the outcome is unknown; unlock() may be called again, and then finding the key gone is success.
-    std::error_code unlock() noexcept { return unlock_outcome().error; }
+    std::error_code unlock() noexcept { return note(unlock_outcome()).error; }
 
-    /// Lets go without telling the server, which keeps the lock until its ttl ends. Whoever has the ticket may adopt it. Its token is empty where
-    /// nothing was held.
+    /// Lets go without telling the server, which keeps the lock until its ttl ends: whoever has the ticket may adopt it; if nobody does, "once in
+    /// an hour" is a ttl of an hour. The ticket's token is empty where nothing was held.
     Ticket release() noexcept {
         end_keeping();
         if (process_ != detail::process_id()) token_.clear();
@@ -300,8 +308,17 @@ private:
 
     std::string about(const std::string& what) const { return "lock " + detail::quoted(key_) + ": " + what; }
 
+    const Outcome& note(const Outcome& outcome) noexcept {
+        try {
+            if (outcome.error) last_error_ = outcome.detail;
+        } catch (...) {  // no memory for words
+        }
+        return outcome;
+    }
+
     /// Turns an outcome into what the caller sees.
-    bool settle(const Outcome& outcome, std::error_code* error) const {
+    bool settle(const Outcome& outcome, std::error_code* error) {
+        note(outcome);
         if (error == nullptr && outcome.error) throw Error{outcome.error, "hiredlock: " + about(outcome.detail)};
         if (error != nullptr) *error = outcome.error;
         return outcome.answer == Answer::yes;
@@ -453,7 +470,7 @@ private:
     }
 
     Outcome unlock_outcome() noexcept {
-        const Outcome nothing{.answer = Answer::no, .error = Errc::not_held};
+        const Outcome nothing{.answer = Answer::no, .error = Errc::not_held, .detail = {}};
         end_keeping();
         if (store_ == nullptr || token_.empty()) return nothing;
         if (process_ != detail::process_id()) {
@@ -494,6 +511,7 @@ private:
     std::chrono::milliseconds ttl_{};
     std::tuple<Policies...> policies_{};
     std::string token_;  // in the key while the lock is held; kept while a release has not been answered
+    std::string last_error_;
     std::uint64_t fencing_ = 0;
     std::conditional_t<is_watched, std::shared_ptr<detail::Renewal>, detail::Lease> keeping_{};
     pid_t process_ = detail::process_id();

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include <hiredlock/exchange.hpp>
+#include <hiredlock/fifo.hpp>
 #include <hiredlock/wire.hpp>
 
 namespace hiredlock::detail {
@@ -77,6 +77,10 @@ public:
     Outcome run(Exchange& exchange, const Patience& patience) {
         begin(exchange, patience.until);
         for (step(); !exchange.ended; step()) {
+            if (may_wait_in_kernel(patience)) {
+                wire_.wait_for_reply();
+                continue;
+            }
             pollfd descriptor{this->descriptor(), events(), 0};
             wait_ready({&descriptor, 1}, {wake(), patience.stop});
             if (patience.stop.stop_requested()) give_up(exchange);
@@ -116,7 +120,7 @@ public:
     bool post_release(const Claim& claim) {
         if (phase_ != Phase::open || wire_.is_borrowed() || !dialect_.confirmed() || wire_.has_outgoing()) return false;
         write_release(wire_, dialect_.current(), Naming::whole, claim.key, claim.token);
-        expected_.push_back(nullptr);
+        expected_.push(nullptr);
         if (wire_.flush() == Progress::done) return true;
         break_off(Errc::unknown_outcome);
         return false;
@@ -164,7 +168,7 @@ public:
     const std::string& name() const noexcept { return name_; }
 
     void close() noexcept {
-        if (std::find(expected_.begin(), expected_.end(), nullptr) != expected_.end())
+        if (expected_.contains(nullptr))
             ignored_errors_.emplace_back("the connection ended before a deferred release was answered");
         forget_connection();
     }
@@ -194,14 +198,14 @@ private:
         Clock::time_point sent{};
         Clock::time_point limit{};
     };
-    using Tasks = std::deque<Task>;
+    using Tasks = std::vector<Task>;
 
     /// Writes for an exchange and notes whose answer comes when.
     struct Scribe final : CommandSink {
         Scribe(Session& to, Exchange* of) : session(to), exchange(of) {}
         void command(std::initializer_list<std::string_view> arguments) override {
             session.wire_.command(arguments);
-            session.expected_.push_back(exchange);
+            session.expected_.push(exchange);
         }
         Session& session;
         Exchange* exchange;
@@ -218,6 +222,12 @@ private:
             limited.acknowledged.timeout = std::clamp(left, milliseconds{1}, claim.acknowledged.timeout);
         }
         return limited;
+    }
+
+    /// The common case, where an answer is out and only the command timeout limits the wait: one system call less.
+    bool may_wait_in_kernel(const Patience& patience) const {
+        return phase_ == Phase::open && wire_.may_wait() && !wire_.has_outgoing() && !expected_.empty() && !patience.stop.stop_possible() &&
+               wake() - Clock::now() > endpoint_.command_timeout - std::chrono::milliseconds{1};
     }
 
     void forget_connection() noexcept {
@@ -273,6 +283,7 @@ private:
 
     Next begin_greeting() {
         ++connections_;
+        wire_.let_wait(endpoint_.command_timeout);
         tracking_ = false;
         address_limit_ = opening_limit_;
         greeting_ = std::make_unique<Handshake>(endpoint_, dialect_, redirect_, identifies_);
@@ -414,12 +425,11 @@ private:
                 if (out == Progress::failed) return out;
                 if (out == Progress::done) return Progress::blocked;  // it cannot be answered yet: save a system call
             }
+            if (expected_.empty()) return Progress::blocked;  // nor is there anything to read
             Reply reply;
             const Progress in = wire_.receive(reply);
             if (in != Progress::done) return in;
-            if (expected_.empty()) return wire_.reject("an answer that nobody asked for");
-            Exchange* const exchange = expected_.front();
-            expected_.pop_front();
+            Exchange* const exchange = expected_.pop();
             if (exchange == nullptr) {
                 if (reply.is_error()) ignored_errors_.emplace_back(reply.text);
                 continue;
@@ -447,7 +457,7 @@ private:
     unsigned connections_ = 0;
 
     Tasks tasks_;
-    std::deque<Exchange*> expected_;  // whose answer comes next; null: nobody's
+    Fifo<Exchange*> expected_;  // whose answer comes next; null: nobody's
     std::vector<std::string> ignored_errors_;
 };
 

@@ -131,6 +131,7 @@ public:
     /// Looks the name up (as long as the resolver takes: it has no time limit) and begins to connect.
     Progress open(const Endpoint& endpoint) {
         close();
+        may_wait_ = false;
         addresses_.clear();
         if (!endpoint.unix_socket.empty()) {
             sockaddr_un path{};
@@ -185,9 +186,9 @@ public:
     }
 
     /// Receives at most `size` bytes; `done` with 0 bytes never happens: an end of the stream is `failed`.
-    static Progress receive_on(int fd, char* buffer, std::size_t size, std::size_t& received, std::string& problem) {
+    static Progress receive_on(int fd, char* buffer, std::size_t size, std::size_t& received, std::string& problem, int flags = MSG_DONTWAIT) {
         for (;;) {
-            const ssize_t n = ::recv(fd, buffer, size, MSG_DONTWAIT);
+            const ssize_t n = ::recv(fd, buffer, size, flags);
             if (n > 0) {
                 received = static_cast<std::size_t>(n);
                 return Progress::done;
@@ -197,12 +198,22 @@ public:
                 return Progress::failed;
             }
             if (errno == EAGAIN || errno == EWOULDBLOCK) return Progress::blocked;
+            if (errno == EINTR && flags == 0) return Progress::blocked;  // the kernel would begin its time limit anew
             if (errno != EINTR) {
                 problem = errno_text(errno);
                 return Progress::failed;
             }
         }
     }
+
+    /// From now on a receive_on() with flags 0 waits, for `limit` at most.
+    void let_wait(std::chrono::milliseconds limit) noexcept {
+        const timeval time{static_cast<time_t>(limit.count() / 1000), static_cast<suseconds_t>(limit.count() % 1000 * 1000)};
+        const bool set = ::setsockopt(descriptor(), SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time) == 0;
+        const int flags = ::fcntl(descriptor(), F_GETFL);
+        may_wait_ = set && flags >= 0 && ::fcntl(descriptor(), F_SETFL, flags & ~O_NONBLOCK) == 0;
+    }
+    bool may_wait() const noexcept { return may_wait_; }
 
 private:
 #if defined(MSG_NOSIGNAL)
@@ -287,6 +298,7 @@ private:
     }
 
     Descriptor owned_;
+    bool may_wait_ = false;
     std::deque<Address> addresses_;
     std::string problem_;
 };

@@ -105,6 +105,17 @@ public:
     std::size_t bytes_written() const noexcept { return written_; }
     std::size_t bytes_taken() const noexcept { return taken_; }
 
+    /// Makes wait_for_reply() possible on a connection of our own, where it saves a system call.
+    void let_wait(std::chrono::milliseconds limit) noexcept {
+        if (!is_borrowed()) socket_.let_wait(limit);
+    }
+    bool may_wait() const noexcept { return socket_.may_wait(); }
+    /// Waits in the kernel until some of a reply has come, or for the limit of let_wait(). For receive() to look at.
+    void wait_for_reply() {
+        const Progress progress = read_some(0);
+        if (progress == Progress::failed) broken_ = true;
+    }
+
     /// The next reply. It is valid until the next receive().
     Progress receive(Reply& reply) {
         for (;;) {
@@ -120,14 +131,8 @@ public:
                 reply = view(*reply_);
                 return Progress::done;
             }
-            char buffer[16 * 1024];
-            std::size_t received = 0;
-            const Progress progress = Socket::receive_on(descriptor(), buffer, sizeof buffer, received, problem_);
+            const Progress progress = broken_ ? Progress::failed : read_some(MSG_DONTWAIT);
             if (progress != Progress::done) return progress;
-            if (redisReaderFeed(reader_.get(), buffer, received) != REDIS_OK) {
-                problem_ = std::string{"cannot read a reply: "} + reader_->errstr;
-                return Progress::failed;
-            }
         }
     }
 
@@ -145,17 +150,10 @@ public:
         reply_.reset();
         outgoing_.clear();
         flushed_ = written_ = taken_ = 0;
-        protocol_error_ = false;
+        protocol_error_ = broken_ = false;
     }
 
     void close_descriptor() noexcept { socket_.close(); }
-
-    /// For an answer that makes no sense where it came.
-    Progress reject(const char* why) {
-        problem_ = why;
-        protocol_error_ = true;
-        return Progress::failed;
-    }
 
     bool is_borrowed() const noexcept { return borrowed_ != nullptr; }
     int descriptor() const noexcept { return borrowed_ != nullptr ? borrowed_->fd : socket_.descriptor(); }
@@ -163,6 +161,16 @@ public:
     const std::string& problem() const noexcept { return problem_; }
 
 private:
+    Progress read_some(int flags) {
+        char buffer[16 * 1024];
+        std::size_t received = 0;
+        const Progress progress = Socket::receive_on(descriptor(), buffer, sizeof buffer, received, problem_, flags);
+        if (progress != Progress::done) return progress;
+        if (redisReaderFeed(reader_.get(), buffer, received) == REDIS_OK) return Progress::done;
+        problem_ = std::string{"cannot read a reply: "} + reader_->errstr;
+        return Progress::failed;
+    }
+
     static constexpr std::size_t largest_kept = 64 * 1024;
 
     struct Free {
@@ -229,6 +237,7 @@ private:
     std::size_t taken_ = 0;
     std::size_t written_ = 0;
     bool protocol_error_ = false;
+    bool broken_ = false;
     std::string problem_;
 };
 
