@@ -7,6 +7,7 @@
 #include <stop_token>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include <hiredlock/retry.hpp>
 #include <hiredlock/store.hpp>
@@ -31,6 +32,7 @@ public:
         : store_(store), retry_(retry), limit_(limit), attempt_(std::move(attempt)) {}
 
     Outcome run(const std::string& key) {
+        if (limit_.stop.stop_requested()) return {.answer = Answer::no};
         const auto ask = [this](const Claim& claim, const Patience& patience) { return store_.acquire(claim, patience); };
         if constexpr (std::is_same_v<Retry, retry::OnRelease> && NotifyingStore<Store>) {
             // Whoever stands in line comes first; where nobody does, the lock may well be free.
@@ -47,16 +49,26 @@ private:
     static constexpr std::chrono::milliseconds grace{4};  // by which the answer to the last attempt may be late
 
     Outcome wait_in_line(const std::string& key) {
+        const auto joined = store_.now();
         auto place = store_.line().join(key);
-        if (!place.wait_for_turn(Patience{limit_.until, limit_.stop})) return {.answer = Answer::no};
-        failing_since_ = std::min(failing_since_, place.failing_since());
+        const bool is_first = place.wait_for_turn(Patience{limit_.until, limit_.stop});
+        auto outage = place.outage();
+        const bool fails = outage.since != Clock::time_point::max();
+        if (!is_first) return fails && !limit_.stop.stop_requested() ? outage.last : Outcome{.answer = Answer::no};
+        // One outage is one for the whole line: those behind need not each find out, one after the other.
+        if (fails && is_given_up(std::max(joined, outage.since))) return outage.last;
+        failing_since_ = std::min(failing_since_, outage.since);
+        was_busy_ = failing_since_ == Clock::time_point::max();  // or nobody would have stood in line
         const auto ask = [this](const Claim& claim, const Patience& patience) { return store_.acquire_and_watch(claim, patience); };
-        while (attempt_again_after(ask)) {
-            place.failing_since() = failing_since_;
+        for (;;) {
+            const bool again = attempt_again_after(ask);
+            if (outcome_.error)
+                place.set_outage({failing_since_, {.error = outcome_.error, .detail = outcome_.detail}});
+            else if (!limit_.stop.stop_requested())
+                place.set_outage({});
+            if (!again) return outcome_;
             place.wait(Patience{std::min(next_look(), last_start_), limit_.stop});
         }
-        place.failing_since() = outcome_.answer == Answer::yes ? Clock::time_point::max() : failing_since_;
-        return outcome_;
     }
 
     /// When to ask if no notification comes.
@@ -64,10 +76,12 @@ private:
         const auto now = store_.now();
         if constexpr (std::is_same_v<Retry, retry::OnRelease>) {
             using std::chrono::milliseconds;
-            if (outcome_.answer == Answer::no && outcome_.left == milliseconds{-2}) return now;  // it went between our question and our look
-            if (outcome_.answer == Answer::no && outcome_.left) {
-                const auto look = after(now, retry_.poll);
-                return *outcome_.left < milliseconds{0} ? look : std::min(look, after(now, *outcome_.left + milliseconds{1}));
+            constexpr milliseconds gone{-2};  // between our question and our look
+            const bool was_gone = std::exchange(was_gone_, outcome_.left == gone);
+            if (outcome_.left == gone && !was_gone) return now;
+            if (outcome_.left && outcome_.left != gone) {
+                const bool ends_first = *outcome_.left >= milliseconds{0} && *outcome_.left < retry_.poll;
+                return after(now, ends_first ? *outcome_.left + milliseconds{1} : retry_.poll);
             }
         }
         return after(now, pause());
@@ -81,19 +95,25 @@ private:
         outcome_ = attempt_(ask, Patience{limit_.is_unlimited() ? limit_.until : after(limit_.until, grace), limit_.stop});
         const auto end = store_.now();
         if (outcome_.answer == Answer::yes) return false;
-        if (limit_.stop.stop_requested()) return outcome_ = {.answer = Answer::no}, false;
+        // What the limit cuts off tells nothing of the server: the lock was busy to the end.
+        const bool cut_off = was_busy_ && end >= limit_.until && outcome_.error == Errc::timed_out;
+        was_busy_ = outcome_.answer == Answer::no;
+        if (limit_.stop.stop_requested() || cut_off) return outcome_ = {.answer = Answer::no}, false;
         if (outcome_.answer == Answer::no) {
             failing_since_ = Clock::time_point::max();
         } else {
             if (!is_transient(outcome_.error)) return false;
             failing_since_ = std::min(failing_since_, start);
-            if (limit_.is_unlimited() && end - failing_since_ >= retry_.outage) return false;
+            if (is_given_up(failing_since_)) return false;
         }
         // The last attempt is made so that its answer arrives at the limit.
         const bool last = limit_.once || start >= last_start_ || end >= limit_.until;
         last_start_ = outcome_.answer == Answer::no && !limit_.is_unlimited() ? limit_.until - (end - start) : limit_.until;
         return !last;
     }
+
+    /// Without a limit an acquisition ends with the failure of a Store that has failed for long.
+    bool is_given_up(Clock::time_point failing_since) { return limit_.is_unlimited() && store_.now() >= after(failing_since, clamped(retry_.outage)); }
 
     Clock::duration pause() {
         if (seed_.empty()) seed_ = new_token();
@@ -106,6 +126,8 @@ private:
     Attempt attempt_;
     Outcome outcome_;
     unsigned asked_ = 0;
+    bool was_busy_ = false;  // when last heard of
+    bool was_gone_ = false;  // when last looked for
     Clock::time_point last_start_ = limit_.until;
     Clock::time_point failing_since_ = Clock::time_point::max();
     std::string seed_;

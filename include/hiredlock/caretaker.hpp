@@ -60,6 +60,7 @@ public:
         renewal->watched = true;
         renewal->paused = renewal->in_round = renewal->in_flight = false;
         ++renewal->acquisition;
+        renewal->spacing = renewal->interval;
         renewal->due = pace::first(Clock::now(), renewal->interval, random());
         schedule_.add(renewal);
     }
@@ -92,10 +93,10 @@ public:
         if (outcome.answer == Answer::yes) {
             renewal->ttl = ttl;
             renewal->interval = interval;
-            renewal->lease.extended(outcome.sent, ttl);
-            renewal->due = pace::after_success(outcome.sent, interval, random());
+            extended(*renewal, outcome.sent, ttl);
         } else {
             renewal->lease.unanswered(ttl);
+            renewal->spacing = std::min(renewal->spacing, interval);
             renewal->due = std::min(renewal->due, pace::after_failure(Clock::now(), interval));
         }
         schedule_.changed(renewal);
@@ -133,6 +134,7 @@ private:
     static constexpr std::chrono::milliseconds longest_flight{250};
     static constexpr std::chrono::seconds idle_before_end{10};
     static constexpr std::chrono::milliseconds shortest_time_for_answers{5};
+    static constexpr std::chrono::milliseconds shortest_wait{10};
 
     /// What one round of work is about, alive until the last server has answered or timed out.
     struct Round {
@@ -163,6 +165,14 @@ private:
         static std::atomic<std::uint64_t> count{0};
         static const std::string seed = new_token();
         return jitter(seed, count.fetch_add(1, std::memory_order_relaxed));
+    }
+
+    /// A confirmed extend. One before it that was not answered may yet come into force and leave its shorter ttl: then that is to be kept alive.
+    static void extended(Renewal& renewal, Clock::time_point sent, std::chrono::milliseconds ttl) {
+        if (!renewal.lease.extended(Clock::now(), sent, ttl)) return;  // too late: a loss, told in a moment
+        const auto end = renewal.lease.end();
+        renewal.spacing = end < lease_end(sent, ttl) ? std::min(renewal.interval, (end - sent) / 3) : renewal.interval;
+        renewal.due = pace::after_success(sent, renewal.spacing, random());
     }
 
     void start() {
@@ -201,8 +211,9 @@ private:
                 lock.lock();
                 reminder_ = std::min(reminder_, again);
             }
-            const auto until = next_work();
             const auto now = Clock::now();
+            // With a round out nothing else is sent; a look each millisecond is enough for losses.
+            const auto until = round_ == nullptr ? next_work() : std::max(next_work(), now + std::chrono::milliseconds{1});
             if (until != Clock::time_point::max() || round_ != nullptr || is_node_out()) busy_at = now;
             if (now >= busy_at + idle_before_end) break;
             if (until <= now) continue;
@@ -246,7 +257,7 @@ private:
             task.orphan.key = entry->key;
             task.orphan.token = entry->token;
             task.claim = {.ttl = entry->ttl, .acknowledged = entry->acknowledged};
-            time = std::min(time, entry->interval);
+            time = std::min(time, entry->spacing);
             round->tasks.push_back(std::move(task));
             entry->in_round = true;
             schedule_.changed(entry);
@@ -254,11 +265,17 @@ private:
         if (round->tasks.size() < largest_batch)
             for (Orphan& orphan : orphans_.take_due(now)) round->tasks.push_back({.orphan = std::move(orphan), .votes = {.nodes = nodes_.size()}});
         if (round->tasks.empty()) return;
-        // A WAIT must not hold up the renewals that come after it for longer than it has to.
-        const auto spare = std::max<Clock::duration>(schedule_.next() - now, std::chrono::milliseconds{10});
+        // A WAIT holds up what comes after it, and those that go with it hear no earlier. None of them may be lost by that.
+        auto until = Clock::time_point::max();
         for (auto& task : round->tasks) {
             task.claim.key = task.orphan.key;
             task.claim.token = task.orphan.token;
+            if (task.renewal != nullptr) until = std::min(until, Schedule::half_way(now, *task.renewal));
+        }
+        if (std::any_of(round->tasks.begin(), round->tasks.end(), [](const auto& task) { return task.claim.acknowledged.is_asked(); }))
+            until = schedule_.may_wait(now, until);
+        const auto spare = std::max<Clock::duration>(until - now, shortest_wait);
+        for (auto& task : round->tasks) {
             auto& timeout = task.claim.acknowledged.timeout;
             timeout = std::min(timeout, std::chrono::ceil<std::chrono::milliseconds>(std::min<Clock::duration>(spare, std::chrono::hours{1})));
         }
@@ -303,6 +320,7 @@ private:
         const auto now = Clock::now();
         Renewal& renewal = *task.renewal;
         if (!renewal.watched || renewal.paused || renewal.acquisition != task.acquisition || !renewal.lease.holds(now)) return false;
+        if (renewal.ttl != task.claim.ttl) return false;  // the guard has extended it meanwhile, and that must not be undone
         round.sent = std::min(round.sent, now);
         renewal.lease.extending(now, task.claim.ttl);
         renewal.in_flight = task.sent = true;
@@ -322,11 +340,13 @@ private:
         node.round.reset();
     }
 
-    /// When a majority has said the same of each task there is nothing to wait for; orphans are to be gone everywhere.
-    static bool is_decided(const Round& round) {
+    /// When a majority has said the same of each renewal there is nothing to wait for. Orphans are to be gone everywhere, but nothing waits for them.
+    bool is_decided(const Round& round) const {
         if (round.nodes_out == 0) return true;
-        return std::all_of(round.tasks.begin(), round.tasks.end(),
-                           [](const Round::Task& task) { return task.renewal != nullptr ? task.votes.is_decided() : task.votes.pending() == 0; });
+        const bool may_wait = schedule_.next() > Clock::now();
+        return std::all_of(round.tasks.begin(), round.tasks.end(), [may_wait](const Round::Task& task) {
+            return task.renewal != nullptr ? task.votes.is_decided() : task.votes.pending() == 0 || !may_wait;
+        });
     }
 
     /// Puts what became of a round into the schedule.
@@ -343,14 +363,13 @@ private:
             renewal.in_round = renewal.in_flight = false;
             if (!renewal.watched) continue;
             if (task.sent && task.votes.is_granted()) {
-                renewal.lease.extended(round.sent, task.claim.ttl);
-                renewal.due = pace::after_success(round.sent, renewal.interval, random());
+                extended(renewal, round.sent, task.claim.ttl);
             } else if (task.sent && task.votes.is_refused()) {
                 renewal.lease.clear();
                 renewal.lost_because = "the server says that it has expired or is another's";
             } else {
                 if (task.sent) renewal.lease.unanswered(task.claim.ttl);
-                renewal.due = pace::after_failure(now, renewal.interval);
+                renewal.due = pace::after_failure(now, renewal.spacing);
                 renewal.lost_because = "its lease ran out before it could be renewed: " + task.words;
             }
             schedule_.changed(task.renewal);
@@ -366,7 +385,7 @@ private:
         const auto on_lost = renewal->on_lost;
         auto stop = renewal->stop_source();
         const std::string reason = renewal->lost_because.empty() ? "its lease ran out" : renewal->lost_because;
-        const Error error{Errc::lost, "hiredlock: lock " + quoted(renewal->key) + ": " + reason};
+        const Error error{Errc::lost, "hiredlock: lock " + in_quotes(renewal->key) + ": " + reason};
         lock.unlock();
         stop.request_stop();
         try {

@@ -122,9 +122,14 @@ private:
         return outcome;
     }
 
+    /// Ends with the first that is not answered: what this connection is for must not wait for it again and again.
     void clean_up() {
-        for (auto& orphan : orphans_.take_due(now()))
-            if (session_.release(orphan.claim(), Patience{}).answer != Answer::yes) orphans_.unsettled(std::move(orphan), now());
+        bool answers = true;
+        for (auto& orphan : orphans_.take_due(now())) {
+            const Outcome outcome = answers ? session_.release(orphan.claim(), Patience{}) : Outcome{};
+            answers = answers && (outcome.answer == Answer::yes || outcome.answer == Answer::no);
+            if (outcome.answer != Answer::yes) orphans_.unsettled(std::move(orphan), now());
+        }
     }
 
     detail::Session session_;

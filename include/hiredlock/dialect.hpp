@@ -24,6 +24,7 @@ public:
 
     Cas wanted() const noexcept { return wanted_; }
     Cas current() const noexcept { return forms_[at_]; }
+    std::size_t size() const noexcept { return size_; }
     bool may_use_script() const noexcept { return !scripts_denied_ && (wanted_ == Cas::automatic || wanted_ == Cas::script); }
     /// The server has refused a script that takes fencing numbers.
     void deny_scripts() noexcept { scripts_denied_ = true; }
@@ -41,8 +42,8 @@ public:
             set({Cas::script});
     }
 
-    /// The server refused the current form (NOPERM, unknown command): goes to the next; false where all have been refused, and then the first
-    /// is current again, since rights may change.
+    /// The server refused the current form (NOPERM, unknown command): goes to the next. False behind the last: the first is current again, since
+    /// rights may change.
     bool next() noexcept {
         at_ = (at_ + 1) % size_;
         return at_ != 0;

@@ -85,8 +85,7 @@ inline int parsed_number(std::string_view text, int least, int most, const char*
     int value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (text.empty() || error != std::errc{} || end != text.data() + text.size() || value < least || value > most)
-        refuse(std::string{"the URI's "} + what + " must be a number from " + std::to_string(least) + " to " + std::to_string(most) + ", not " +
-               quoted(text));
+        refuse(std::string{"the URI's "} + what + " must be a number from " + std::to_string(least) + " to " + std::to_string(most));  // unquoted: who forgets the host has a password here
     return value;
 }
 
@@ -111,7 +110,7 @@ inline void parse_address(std::string_view text, Endpoint& endpoint) {
         if (close == std::string_view::npos) refuse("in the URI, the IPv6 address after '[' has no ']'");
         host = text.substr(1, close - 1);
         const auto rest = text.substr(close + 1);
-        if (!rest.empty() && rest.front() != ':') refuse("in the URI, only a port may follow ']', not " + quoted(rest));
+        if (!rest.empty() && rest.front() != ':') refuse("in the URI, only a port may follow ']'");
         has_port = !rest.empty();
         port = has_port ? rest.substr(1) : rest;
     } else if (const auto colon = text.find(':'); colon != std::string_view::npos) {
@@ -151,9 +150,9 @@ inline Endpoint Endpoint::parse(std::string_view uri) {
     if (uri.starts_with("rediss://")) refuse("rediss:// (TLS) is not supported by this version", Errc::unsupported);
     if (!uri.starts_with("redis://")) {
         const auto scheme = uri.find("://");
-        refuse(scheme == std::string_view::npos
+        refuse(scheme == std::string_view::npos || uri.substr(0, scheme).find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-.") != std::string_view::npos
                    ? std::string{"a URI must begin with redis:// or unix://, as in redis://127.0.0.1:6379"}
-                   : "the URI's scheme " + detail::quoted(uri.substr(0, scheme)) + " is not known: use redis:// or unix://");
+                   : "the URI's scheme " + detail::in_quotes(uri.substr(0, scheme)) + " is not known: use redis:// or unix://");
     }
     Endpoint endpoint;
     std::string_view rest = uri.substr(8);
@@ -165,6 +164,8 @@ inline Endpoint Endpoint::parse(std::string_view uri) {
         rest = rest.substr(0, slash);
     }
     if (const auto at = rest.rfind('@'); at != std::string_view::npos) {
+        if (rest.substr(0, at).find_first_of("?#") != std::string_view::npos)
+            refuse("in the URI, '?' and '#' in a user or password must be written %3F and %23, and an '@' behind the host %40");
         detail::parse_user(rest.substr(0, at), endpoint);
         rest = rest.substr(at + 1);
     }

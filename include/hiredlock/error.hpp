@@ -118,7 +118,7 @@ namespace detail {
 [[noreturn]] inline void refuse(const std::string& what, Errc code = Errc::invalid_argument) { throw Error{code, "hiredlock: " + what}; }
 
 /// The text in quotes for a message: bytes that do not print are escaped, long text is cut.
-inline std::string quoted(std::string_view text) {
+inline std::string in_quotes(std::string_view text) {
     constexpr std::size_t longest = 80;
     std::string out = "'";
     for (const char c : text.substr(0, longest)) {

@@ -85,21 +85,31 @@ public:
     }
 
     bool is_tracking() const noexcept { return tracking_; }
+    /// Not denied: the client that was to be told has gone.
+    bool is_redirect_gone() const noexcept { return redirect_gone_; }
     const std::string& run_id() const noexcept { return run_id_; }
 
-    bool take(const Reply& reply, CommandSink&) override {
+    bool take(const Reply& reply, CommandSink& sink) override {
         const Step step = steps_.pop();
         if (step == Step::login && !reply.is_ok()) return refused(reply, Errc::denied);
         if (step == Step::database && !reply.is_ok()) return refused(reply, Errc::invalid_argument);
         if (step == Step::name && reply.is_error() && turned_away(reply)) return fail(reply);
-        if (step == Step::tracking) tracking_ = reply.is_ok();
+        if (step == Step::tracking) {
+            tracking_ = reply.is_ok();
+            redirect_gone_ = reply.is_error() && reply.text.starts_with("ERR The client ID");
+        }
         if (step == Step::identity && reply.kind == Reply::Kind::text) run_id_ = field(reply.text, "run_id:");
-        if (step == Step::abilities && reply.kind == Reply::Kind::array && reply.elements.size() == 4 && !learn(reply)) return true;
+        if (step == Step::abilities) {
+            const bool told = reply.kind == Reply::Kind::array && reply.elements.size() == 4;
+            if (told && !learn(reply)) return true;
+            if (!told) probe(sink);
+        }
+        if (step == Step::probe && is_unknown_command(reply.text)) return lacking();
         return steps_.empty() && decide(Answer::yes);  // a name that was not taken does no harm
     }
 
 private:
-    enum class Step { login, database, name, tracking, identity, abilities };
+    enum class Step { login, database, name, tracking, identity, abilities, probe };
 
     void say(CommandSink& sink, Step step, std::initializer_list<std::string_view> arguments) {
         sink.command(arguments);
@@ -131,8 +141,23 @@ private:
         dialect_->found(delex, delifeq, tair);
         const Cas cas = endpoint_->cas;
         const bool lacks = (cas == Cas::delex && !delex) || (cas == Cas::delifeq && !delifeq) || (cas == Cas::tair && !tair);
-        if (lacks) fail(Errc::unsupported, "this server lacks the command that Endpoint::cas asks for; Cas::automatic finds one that it has");
-        return !lacks;
+        return !lacks || !lacking();
+    }
+
+    /// Where COMMAND INFO is refused, the command that was asked for is said without arguments: if it is there it is refused for their number,
+    /// which comes before the question whether ACL allows it.
+    void probe(CommandSink& sink) {
+        switch (endpoint_->cas) {
+            case Cas::delex: return say(sink, Step::probe, {"DELEX"});
+            case Cas::delifeq: return say(sink, Step::probe, {"DELIFEQ"});
+            case Cas::tair: return say(sink, Step::probe, {"CAD"}), say(sink, Step::probe, {"CAS"});
+            case Cas::script:
+            case Cas::automatic: break;
+        }
+    }
+
+    bool lacking() {
+        return fail(Errc::unsupported, "this server lacks the command that Endpoint::cas asks for; Cas::automatic finds one that it has");
     }
 
     const Endpoint* endpoint_;
@@ -140,6 +165,7 @@ private:
     long long redirect_;
     bool identify_;
     bool tracking_ = false;
+    bool redirect_gone_ = false;
     std::string run_id_;
     Fifo<Step> steps_;
 };
@@ -151,19 +177,27 @@ public:
 
     void start(CommandSink& sink) override {
         client_id = 0;
+        answered_ = false;
         sink.command({"CLIENT", "ID"});
         sink.command({"SUBSCRIBE", channel});
     }
 
     bool take(const Reply& reply, CommandSink&) override {
-        if (client_id == 0 && reply.kind == Reply::Kind::integer) {
-            client_id = reply.integer;
-            return false;
+        if (!std::exchange(answered_, true)) {
+            if (reply.kind == Reply::Kind::integer)
+                client_id = reply.integer;
+            else
+                fail(reply);
+            return false;  // SUBSCRIBE's answer is still to come
         }
-        return reply.kind == Reply::Kind::array && client_id != 0 ? decide(Answer::yes) : fail(reply);
+        if (client_id == 0) return true;
+        return reply.kind == Reply::Kind::array ? decide(Answer::yes) : fail(reply);
     }
 
     long long client_id = 0;
+
+private:
+    bool answered_ = false;  // CLIENT ID
 };
 
 class Ping final : public Exchange {
@@ -178,7 +212,12 @@ inline std::error_code acknowledged(const Reply& reply, const Acknowledgement& a
         words = without_arguments(reply.text);
         return meaning(reply.text);
     }
-    const bool pair = reply.kind == Reply::Kind::array && reply.elements.size() == 2;
+    const bool pair = asked.on_disk && reply.kind == Reply::Kind::array && reply.elements.size() == 2 &&
+                      reply.elements[0].kind == Reply::Kind::integer && reply.elements[1].kind == Reply::Kind::integer;
+    if (!pair && (asked.on_disk || reply.kind != Reply::Kind::integer)) {
+        words = "an answer of an unexpected type";
+        return Errc::protocol;
+    }
     const long long local = pair ? reply.elements[0].integer : asked.local;
     const long long replicas = pair ? reply.elements[1].integer : reply.integer;
     if (local >= asked.local && replicas >= asked.replicas) return {};
@@ -245,7 +284,7 @@ private:
                 return false;
             case Next::executed: return take_transaction(reply, sink);
             case Next::remaining:
-                if (reply.kind == Reply::Kind::integer) left = reply.integer;
+                left = reply.kind == Reply::Kind::integer ? reply.integer : -1;  // denied: nothing is known; "gone" would make the waiter spin
                 return false;
             case Next::acknowledgement:
                 error = acknowledged(reply, claim_.acknowledged, words);
@@ -265,6 +304,7 @@ private:
     }
 
     void say_script(CommandSink& sink, Naming naming) {
+        naming_ = naming;
         write_fenced_acquire(sink, naming, claim_);
         expected_.push(Next::script);
         look(sink);
@@ -282,11 +322,11 @@ private:
             fencing = static_cast<std::uint64_t>(reply.integer);
             return granted(sink);
         }
-        if (reply.is_error() && reply.text.starts_with("NOSCRIPT")) {
+        if (naming_ == Naming::by_sha1 && reply.is_error() && reply.text.starts_with("NOSCRIPT")) {
             say_script(sink, Naming::whole);
             return false;
         }
-        if (reply.is_error() && meaning(reply.text) == Errc::denied) {
+        if (reply.is_error() && (meaning(reply.text) == Errc::denied || is_unknown_command(reply.text))) {
             dialect_.deny_scripts();
             say_transaction(sink);
             return false;
@@ -328,6 +368,7 @@ private:
     const Claim& claim_;
     Dialect& dialect_;
     Watch watch_;
+    Naming naming_ = Naming::by_sha1;
     bool decided_ = false;
     Fifo<Next> expected_;
 };
@@ -343,7 +384,7 @@ public:
     void start(CommandSink& sink) override {
         first_words_.clear();
         waiting_ = out_of_memory_ = false;
-        switches_ = 0;
+        tried_ = 0;
         say(sink, dialect_.current(), first_);
     }
 
@@ -353,7 +394,7 @@ public:
             return decide(error ? Answer::failed : Answer::yes);
         }
         if (reply.is_error()) return !mend(reply, sink) && fail_with_first(reply);
-        dialect_.confirm();
+        if (what_ == Do::release) dialect_.confirm();  // an extend shows nothing: SET ... IFEQ belongs to more than one form
         if (reply.is_integer(1) || reply.is_ok()) {
             if (what_ == Do::release || !claim_.acknowledged.is_asked()) return decide(Answer::yes);
             write_wait(sink, claim_.acknowledged);
@@ -393,18 +434,17 @@ private:
         }
         if (out_of_memory_ || (code != Errc::denied && !is_unknown_command(reply.text))) return false;
         remember(reply);
-        // Another exchange on this connection may have gone on to the next form already.
-        constexpr int forms = 4;
-        if (++switches_ > forms || (form_ == dialect_.current() && !dialect_.next())) return false;
+        if (form_ == dialect_.current()) dialect_.next();  // else another exchange on this connection has gone on already
+        if (++tried_ >= dialect_.size()) return false;
         say(sink, dialect_.current(), first_);
         return true;
     }
 
     void remember(const Reply& reply) {
-        if (first_words_.empty()) first_words_ = reply.text;
+        if (first_words_.empty() || (is_unknown_command(first_words_) && !is_unknown_command(reply.text))) first_words_ = reply.text;
     }
 
-    /// Of several refusals the first is told: it is about the form that should have worked.
+    /// Of several refusals the first is told: it is about the form that should have worked. That a command is unknown tells less than any other.
     bool fail_with_first(const Reply& reply) {
         if (first_words_.empty()) return fail(reply);
         return fail(meaning(first_words_), first_words_);
@@ -416,7 +456,7 @@ private:
     const Naming first_;  // whole where nobody may be there to read a NOSCRIPT
     Cas form_ = Cas::script;
     Naming naming_ = Naming::by_sha1;
-    int switches_ = 0;
+    std::size_t tried_ = 0;  // forms that were refused
     bool waiting_ = false;
     bool out_of_memory_ = false;
     std::string first_words_;

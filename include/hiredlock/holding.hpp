@@ -1,6 +1,7 @@
 // What a guard does with its one key: acquire, extend and release it, with outcomes and without exceptions. Lock puts std::unique_lock's face on it.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -42,7 +43,7 @@ public:
         if (key_.empty()) refuse("a lock's key must not be empty");
         if (key_.size() > longest_key) refuse("a lock's key must not be longer than 512 MiB");
         if (!ttl) refuse(about(ttl_rule));
-        ttl_ = *ttl;
+        ttl_ = longest_ = *ttl;
         for (const char* problem : {get<Retry>().problem(), get<Replication>().problem(), get<Fence>().problem(), keeping_.problem(get<Renew>(), ttl_)})
             if (problem != nullptr) refuse(about(problem));
         fence_key_ = get<Fence>().key_for(key_);
@@ -88,7 +89,7 @@ public:
     const std::string& token() const noexcept { return token_; }
     std::uint64_t fencing() const noexcept { return fencing_; }
     const Keeping<Renew>& keeping() const noexcept { return keeping_; }
-    std::string about(const std::string& what) const { return "lock " + quoted(key_) + ": " + what; }
+    std::string about(const std::string& what) const { return "lock " + in_quotes(key_) + ": " + what; }
 
     Outcome acquire(const Limit& limit) {
         if (store_ == nullptr) return {.error = std::make_error_code(std::errc::operation_not_permitted), .detail = "this guard has been moved from"};
@@ -102,7 +103,9 @@ public:
         const Retry retry = get<Retry>();
         std::string token = new_token();
         const auto once = [&](auto ask, const Patience& patience) { return attempt(ask, token, stale, patience); };
-        return Acquisition{*store_, retry, limit, once}.run(key_);
+        Outcome outcome = Acquisition{*store_, retry, limit, once}.run(key_);
+        if (!stale.empty()) store_->abandon(claim(stale, longest_));
+        return outcome;
     }
 
     /// Takes over a key that holds this token.
@@ -117,8 +120,9 @@ public:
     Outcome extend(std::optional<std::chrono::milliseconds> ttl) {
         if (!ttl) return {.error = Errc::invalid_argument, .detail = ttl_rule};
         if (const char* problem = keeping_.problem(get<Renew>(), *ttl)) return {.error = Errc::invalid_argument, .detail = problem};
-        if (!owns()) return {.answer = Answer::no};
         const Patience until_lost{end(), {}};
+        if (!owns()) return {.answer = Answer::no};
+        longest_ = std::max(longest_, *ttl);
         Outcome outcome{.error = Errc::timed_out, .detail = "a renewal stayed unanswered"};
         if (keeping_.begin_extend(*store_, *ttl)) outcome = store_->extend(claim(token_, *ttl), until_lost);
         const bool kept = keeping_.end_extend(*store_, *ttl, outcome);
@@ -135,8 +139,10 @@ public:
         }
         try {
             Outcome outcome = Unlocking::release(*store_, claim(token_, ttl_), Patience{});
-            if (outcome.answer == Answer::unknown) release_unanswered_ = true;
-            if (outcome.answer == Answer::failed || outcome.answer == Answer::unknown) return outcome;
+            if (outcome.answer == Answer::failed || outcome.answer == Answer::unknown) {
+                release_unanswered_ = true;
+                return outcome;
+            }
             // Gone, after an attempt that was not answered: that one did it.
             if (outcome.answer == Answer::no && !release_unanswered_) outcome.error = Errc::not_held;
             release_unanswered_ = false;
@@ -175,9 +181,14 @@ private:
         Outcome outcome;
         for (int tries = 0; tries < 2; ++tries) {
             outcome = ask(claim(token, ttl_, stale), patience);
-            if (outcome.answer == Answer::yes) return granted(std::move(outcome), token, patience);
+            if (outcome.answer == Answer::yes) {
+                stale.clear();
+                return granted(std::move(outcome), token, patience);
+            }
             if (outcome.answer == Answer::no) stale.clear();
-            if (outcome.answer == Answer::unknown) stale = std::exchange(token, new_token());
+            if (outcome.answer == Answer::unknown && !stale.empty()) store_->abandon(claim(stale, longest_));
+            if (outcome.answer == Answer::unknown) stale = token;
+            token = new_token();
             if (outcome.error != Errc::unknown_outcome) break;
         }
         return outcome;
@@ -198,10 +209,10 @@ private:
         token_ = std::move(token);
         try {
             keeping_.begin(*store_, Grant{key_, token_, ttl_, outcome.sent, get<Replication>().asked()});
-        } catch (const std::system_error& e) {
+        } catch (const std::exception& e) {  // no thread, no memory
             keeping_.end(*store_);
             let_go(std::exchange(token_, {}), Patience{});
-            return {.error = e.code(), .detail = std::string{"no watchdog thread can be had: "} + e.what()};
+            return {.error = std::make_error_code(std::errc::resource_unavailable_try_again), .detail = std::string{"no watchdog can be had: "} + e.what()};
         }
         return outcome;
     }
@@ -233,7 +244,7 @@ private:
         }
         const Outcome outcome = release();
         if (!outcome.error || process_ != process_id()) return;
-        if (!token_.empty()) store_->abandon(claim(token_, ttl_));
+        if (!token_.empty()) store_->abandon(claim(token_, longest_));
         try {
             store_->report(Error{outcome.error, "hiredlock: " + about("released by its guard's end: " + outcome.detail)});
         } catch (...) {  // no memory for the message
@@ -247,6 +258,7 @@ private:
     std::chrono::milliseconds ttl_{};
     std::tuple<Policies...> policies_;
     std::string token_;  // in the key while the lock is held; kept while a release has not been answered
+    std::chrono::milliseconds longest_ = ttl_;  // that the key may have been given
     std::uint64_t fencing_ = 0;
     Keeping<Renew> keeping_;
     pid_t process_ = process_id();

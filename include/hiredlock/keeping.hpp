@@ -59,9 +59,9 @@ public:
     }
     /// What its outcome makes of the lease; false where the lock is lost.
     template <class Store>
-    bool end_extend(Store&, std::chrono::milliseconds ttl, const Outcome& outcome) noexcept {
+    bool end_extend(Store& store, std::chrono::milliseconds ttl, const Outcome& outcome) noexcept {
         if (outcome.answer == Answer::yes)
-            lease_.extended(outcome.sent, ttl);
+            lease_.extended(store.now(), outcome.sent, ttl);
         else if (outcome.answer == Answer::no)
             lease_.clear();
         else
@@ -93,7 +93,7 @@ public:
         renewal.token = grant.token;
         renewal.ttl = grant.ttl;
         renewal.interval = policy_.interval_for(grant.ttl);
-        renewal.last_renewal = policy_.max_hold ? after(grant.sent, *policy_.max_hold) : Clock::time_point::max();
+        renewal.last_renewal = policy_.max_hold ? after(grant.sent, clamped(*policy_.max_hold)) : Clock::time_point::max();
         renewal.acknowledged = grant.acknowledged;
         renewal.on_lost = policy_.on_lost;
         renewal.lost_because.clear();

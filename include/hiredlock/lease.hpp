@@ -94,8 +94,8 @@ inline void sleep_until(Clock::time_point until, const std::stop_token& stop) {
     std::condition_variable_any woken;
     std::unique_lock lock{mutex};
     // In slices, for a steady clock may stand still while the machine is suspended, and ours does not.
-    for (auto left = until - Clock::now(); left > Clock::duration::zero() && !stop.stop_requested(); left = until - Clock::now())
-        woken.wait_for(lock, stop, std::min<Clock::duration>(left, std::chrono::seconds{1}), [] { return false; });
+    for (auto now = Clock::now(); now < until && !stop.stop_requested(); now = Clock::now())
+        woken.wait_for(lock, stop, std::min<Clock::duration>(until - now, std::chrono::seconds{1}), [] { return false; });
 }
 
 /// How long a lock that is held may be believed to be ours. One thread at a time changes it; any may read it.
@@ -120,7 +120,12 @@ public:
     /// Before an extend is sent: the server may execute it and its answer be lost, so from here on the shorter of both counts.
     void extending(Clock::time_point now, std::chrono::milliseconds ttl) noexcept { set(std::min(end(), lease_end(now, ttl))); }
 
-    void extended(Clock::time_point sent, std::chrono::milliseconds ttl) noexcept { set(lease_end(sent, std::min(ttl, doubtful_))); }
+    /// A yes that comes after the deadline brings nothing back: somebody may have seen that it was over.
+    bool extended(Clock::time_point now, Clock::time_point sent, std::chrono::milliseconds ttl) noexcept {
+        if (!holds(now)) return false;
+        set(lease_end(sent, std::min(ttl, doubtful_)));
+        return true;
+    }
 
     /// An extend was not answered. It may be executed later yet, after another one, and leave its own ttl: no later yes is worth more.
     void unanswered(std::chrono::milliseconds ttl) noexcept { doubtful_ = std::min(doubtful_, ttl); }

@@ -149,8 +149,9 @@ public:
 
     /// How long the lease still is, 0 where the lock is not held. Work that must not overlap another holder's has to end before.
     Clock::duration remaining() const noexcept {
-        if (!owns_lock()) return Clock::duration::zero();
-        return std::max(holding_.end() - holding_.now(), Clock::duration::zero());
+        const auto end = holding_.end();  // read once: another thread may end the lease
+        const auto now = holding_.now();
+        return owns_lock() && now < end ? end - now : Clock::duration::zero();
     }
     /// When the lease ends; time_point::min() where there is none.
     Clock::time_point expires_at() const noexcept { return holding_.end(); }

@@ -2,6 +2,7 @@
 // connection, the questions of those who wait go over another; the waiting threads read the messages themselves, one for all.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -12,8 +13,8 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
+#include <hiredlock/lending.hpp>
 #include <hiredlock/session.hpp>
 
 namespace hiredlock::detail {
@@ -23,6 +24,10 @@ namespace hiredlock::detail {
 /// Tracking in RESP2 (https://redis.io/docs/latest/develop/reference/client-side-caching/): the server remembers which keys the tracker connection has read
 /// and sends their names to the subscriber connection when they change, once. So each refused attempt reads the key again.
 class Notifier {
+    struct Outage {
+        Clock::time_point since = Clock::time_point::max();  // since when the server has failed those who were first in a line, without a break
+        Outcome last{};                                      // the last failure
+    };
     struct Waiter {
         std::condition_variable_any woken;
         bool called = false;  // something has happened that is worth an attempt
@@ -30,11 +35,12 @@ class Notifier {
     };
     struct Line {
         std::deque<Waiter*> waiters;
-        Clock::time_point failing_since = Clock::time_point::max();
+        Outage outage;
     };
+    using Lines = std::map<std::string, Line, std::less<>>;
 
 public:
-    explicit Notifier(const Endpoint& endpoint) : subscriber_(endpoint), tracker_(endpoint) {}
+    explicit Notifier(const Endpoint& endpoint) : subscriber_(endpoint), tracker_(1, [&endpoint] { return Session{endpoint}; }) {}
     Notifier(const Notifier&) = delete;
     Notifier& operator=(const Notifier&) = delete;
 
@@ -49,20 +55,26 @@ public:
         bool wait_for_turn(const Patience& patience) {
             std::unique_lock lock{notifier_.mutex_};
             const auto first = [this] { return at_->second.waiters.front() == &waiter_; };
-            notifier_.sleep(lock, waiter_, patience, first);
+            sleep(lock, waiter_, patience, first);
             return first();
         }
 
         void wait(const Patience& patience) { notifier_.wait(waiter_, patience); }
 
-        /// Since when the server has failed those who stood at the head of this line. Of the head only.
-        Clock::time_point& failing_since() { return at_->second.failing_since; }
+        /// What those who were first in this line have met with.
+        Outage outage() const {
+            const std::scoped_lock lock{notifier_.mutex_};
+            return at_->second.outage;
+        }
+        void set_outage(Outage outage) {
+            const std::scoped_lock lock{notifier_.mutex_};
+            at_->second.outage = std::move(outage);
+        }
 
     private:
-        friend class Notifier;
         Notifier& notifier_;
         Waiter waiter_;
-        std::map<std::string, Line, std::less<>>::iterator at_;
+        Lines::iterator at_;
     };
 
     bool is_waited_for(std::string_view key) {
@@ -73,56 +85,47 @@ public:
 
     Place join(const std::string& key) { return Place{*this, key}; }
 
-    /// For the first in a line. Nothing where notifications cannot be had just now: then the question has not been asked.
+    /// For the first in a line. Nothing where notifications cannot be had just now: then the question is open.
     std::optional<Outcome> acquire_and_watch(const Claim& claim, const Patience& patience) {
-        std::unique_lock lock{mutex_};
-        if (!subscribed_ && Clock::now() < not_before_) return std::nullopt;
-        if (!borrow_tracker(lock, patience))
-            return Outcome{.error = Errc::timed_out, .detail = tracker_.name() + ": no turn on the connection of those who wait"};
-        const bool subscribes = !subscribed_ && !listening_;
-        lock.unlock();
-        const auto give_back = [&] {
-            lock.lock();
-            tracker_lent_ = false;
-            tracker_returned_.notify_one();
-        };
-        if (subscribes && !subscribe(patience)) {
-            give_back();
-            return std::nullopt;
+        if (!is_worth_trying()) return std::nullopt;
+        const auto turn = std::min(patience.until, after(Clock::now(), tracker_.all().front().endpoint().command_timeout));
+        const auto tracker = tracker_.lend({turn, patience.stop});
+        if (!tracker || !is_worth_trying() || !subscribe(*tracker, patience)) {
+            if (!is_over(patience)) return std::nullopt;
+            return Outcome{.error = Errc::timed_out, .detail = subscriber_.name() + ": no answer in time"};
         }
-        const Outcome outcome = tracker_.acquire_and_watch(claim, patience);
-        give_back();
-        if (subscribes) {
-            subscribed_ = true;
-            last_heard_ = Clock::now();
-            ping_is_out_ = false;
-        }
+        const Outcome outcome = tracker->acquire_and_watch(claim, patience);
+        const bool went_unasked = outcome.answer == Answer::failed && (outcome.error == Errc::unreachable || outcome.error == Errc::timed_out);
+
+        const std::scoped_lock lock{mutex_};
         // A new connection knows nothing of the keys that were read over the one before.
-        if (std::exchange(tracked_over_, tracker_.connections()) != tracker_.connections()) call_heads(claim.key);
-        if (outcome.answer == Answer::no && !outcome.left) do_without(unavailable);  // tracking was refused
-        return outcome;
+        if (std::exchange(tracked_over_, tracker->connections()) != tracker->connections()) call_heads(claim.key);
+        // Tracking was refused; or the subscriber died meanwhile, and another is wanted at once.
+        if (outcome.answer == Answer::no && !outcome.left) do_without(tracker->is_redirect_gone() ? Clock::duration{} : Clock::duration{unavailable});
+        if (!went_unasked || is_over(patience)) return outcome;
+        do_without(longest_silence);  // the server may have no connection for this, and yet one for the Pool's commands
+        return std::nullopt;
     }
 
     /// Closes the connections if nobody has waited for `pause`. Returns when to look again; time_point::max() where there is no need to.
     Clock::time_point close_if_idle(Clock::duration pause) {
         const std::scoped_lock lock{mutex_};
-        if (!lines_.empty() || tracker_lent_) return after(Clock::now(), pause);
-        if (Clock::now() < last_left_ + pause) return last_left_ + pause;
+        const auto now = Clock::now();
+        if (!lines_.empty()) return after(now, pause);
+        if (now < last_left_ + pause) return last_left_ + pause;
         subscribed_ = false;
         subscriber_.close();
-        tracker_.close();
+        tracker_.all().front().close();  // nobody stands in a line: nobody uses it
         return Clock::time_point::max();
     }
 
     /// In a forked child.
     void close_descriptors() noexcept {
         subscriber_.close_descriptor();
-        tracker_.close_descriptor();
+        tracker_.all().front().close_descriptor();
     }
 
 private:
-    using Lines = std::map<std::string, Line, std::less<>>;
-
     static constexpr std::chrono::seconds unavailable{30};     // before asking again a server that has no tracking, or denies it
     static constexpr std::chrono::seconds longest_silence{1};  // of the subscriber, before it is asked whether it is still there
 
@@ -157,60 +160,78 @@ private:
     /// For the head of a line: until something has happened that is worth an attempt. One of those who wait here listens for all.
     void wait(Waiter& waiter, const Patience& patience) {
         std::unique_lock lock{mutex_};
-        const auto nobody_listens = [this] { return subscribed_ && !listening_; };
         while (!waiter.called && Clock::now() < patience.until && !patience.stop.stop_requested()) {
-            if (nobody_listens()) {
-                listen(lock, patience);
+            if (is_unheard()) {
+                listen(lock, waiter, patience);
             } else {
                 waiter.sleeps = true;
-                sleep(lock, waiter, patience, [&] { return waiter.called || nobody_listens(); });
+                sleep(lock, waiter, patience, [&] { return waiter.called || is_unheard(); });
                 waiter.sleeps = false;
             }
         }
         waiter.called = false;
-        if (!nobody_listens()) return;
+        if (!is_unheard()) return;
         for (auto& [key, line] : lines_)
             if (Waiter* const head = line.waiters.front(); head->sleeps) return head->woken.notify_one();
     }
 
-    /// Reads what the subscriber says, and calls the heads of the lines that it is about.
-    void listen(std::unique_lock<std::mutex>& lock, const Patience& patience) {
-        listening_ = true;
-        const auto until = std::min(patience.until, last_heard_ + longest_silence);
-        lock.unlock();
-        pollfd descriptor{subscriber_.descriptor(), POLLIN, 0};
-        wait_ready({&descriptor, 1}, {until, patience.stop});
-        std::vector<std::string> gone;
-        bool all = false;
-        bool heard = false;
+    /// There are messages to come and nobody listens.
+    bool is_unheard() const noexcept { return subscribed_ && !listening_; }
+
+    /// Hears what there is to hear; waits for it unless it called this waiter already.
+    void listen(std::unique_lock<std::mutex>& lock, const Waiter& waiter, const Patience& patience) {
+        hear(waiter);  // a message that was read along with another waits here, not in the socket
+        if (waiter.called || !subscribed_) return;
+        {
+            const auto until = std::min(patience.until, last_heard_ + longest_silence);
+            const Listening listening{lock, listening_};
+            pollfd descriptor{subscriber_.descriptor(), POLLIN, 0};
+            wait_ready({&descriptor, 1}, {until, patience.stop});
+        }
+        hear(waiter);
+    }
+
+    /// While it lives the mutex is free, and the subscriber is its thread's.
+    class Listening {
+    public:
+        Listening(std::unique_lock<std::mutex>& lock, bool& flag) : lock_(lock), flag_(flag) {
+            flag_ = true;
+            lock_.unlock();
+        }
+        Listening(const Listening&) = delete;
+        Listening& operator=(const Listening&) = delete;
+        ~Listening() {
+            lock_.lock();
+            flag_ = false;
+        }
+
+    private:
+        std::unique_lock<std::mutex>& lock_;
+        bool& flag_;
+    };
+
+    /// Takes messages and calls the heads of the lines that they are about, until that is this waiter, who is to lose no time, or there are no more.
+    void hear(const Waiter& waiter) {
+        const auto now = Clock::now();
         Reply message;
         Progress progress = Progress::done;
-        while ((progress = subscriber_.next_message(message)) == Progress::done) {
-            heard = true;
-            if (message.elements.size() != 3 || message.elements[0].text != "message") continue;  // an answer to PING
-            if (message.elements[2].kind == Reply::Kind::nil) all = true;                         // FLUSHALL
-            for (const Reply& key : message.elements[2].elements) gone.emplace_back(key.text);
-        }
-        lock.lock();
-        listening_ = false;
-        const auto now = Clock::now();
-        if (heard) {
+        while (!waiter.called && (progress = subscriber_.next_message(message)) == Progress::done) {
             last_heard_ = now;
             ping_is_out_ = false;
-        } else if (progress == Progress::blocked && now >= last_heard_ + longest_silence) {
+            if (message.elements.size() != 3 || message.elements[0].text != "message") continue;  // an answer to PING
+            if (message.elements[2].kind == Reply::Kind::nil) call_heads({});                     // FLUSHALL
+            for (const Reply& key : message.elements[2].elements)
+                if (const auto line = lines_.find(key.text); line != lines_.end()) call(*line->second.waiters.front());
+        }
+        if (progress == Progress::blocked && now >= last_heard_ + longest_silence) {
             last_heard_ = now;
-            if (ping_is_out_) progress = Progress::failed;
-            ping_is_out_ = true;
+            if (std::exchange(ping_is_out_, true)) progress = Progress::failed;
             subscriber_.post({"PING"});
         }
-        if (progress == Progress::failed) {
-            subscribed_ = false;
-            subscriber_.close();
-            all = true;
-        }
-        if (all) return call_heads({});
-        for (const std::string& key : gone)
-            if (const auto line = lines_.find(key); line != lines_.end()) call(*line->second.waiters.front());
+        if (progress != Progress::failed) return;
+        subscribed_ = false;
+        subscriber_.close();
+        call_heads({});
     }
 
     static void call(Waiter& waiter) {
@@ -222,34 +243,40 @@ private:
             if (key != but_not_for) call(*line.waiters.front());
     }
 
-    bool borrow_tracker(std::unique_lock<std::mutex>& lock, const Patience& patience) {
-        const auto free = [this] { return !tracker_lent_; };
-        for (auto now = Clock::now(); !free() && now < patience.until && !patience.stop.stop_requested(); now = Clock::now())
-            tracker_returned_.wait_for(lock, patience.stop, std::min<Clock::duration>(patience.until - now, std::chrono::seconds{1}), free);
-        if (!free()) return false;
-        return tracker_lent_ = true;
+    static bool is_over(const Patience& patience) { return patience.stop.stop_requested() || Clock::now() >= patience.until; }
+
+    bool is_worth_trying() {
+        const std::scoped_lock lock{mutex_};
+        return Clock::now() >= not_before_;
     }
 
-    /// By whoever has the tracker, while nobody listens.
-    bool subscribe(const Patience& patience) {
+    /// Unless that has been done. By whoever has the tracker: where nobody is subscribed nobody listens, so it has the subscriber as well.
+    bool subscribe(Session& tracker, const Patience& patience) {
+        {
+            const std::scoped_lock lock{mutex_};
+            if (subscribed_) return true;
+        }
         Subscribe exchange;
         const Outcome outcome = subscriber_.run(exchange, patience);
-        if (outcome.answer == Answer::yes) {
-            tracker_.track_for(exchange.client_id);
-            return true;
-        }
-        subscriber_.close();
         const std::scoped_lock lock{mutex_};
-        not_before_ = after(Clock::now(), is_transient(outcome.error) ? longest_silence : unavailable);
-        return false;
+        if (outcome.answer != Answer::yes) {
+            subscriber_.close();
+            if (!is_over(patience)) do_without(is_transient(outcome.error) ? longest_silence : unavailable);
+            return false;
+        }
+        tracker.track_for(exchange.client_id);
+        subscribed_ = true;
+        last_heard_ = Clock::now();
+        ping_is_out_ = false;
+        return true;
     }
 
     /// Notifications cannot be had for a while.
     void do_without(Clock::duration pause) {
+        not_before_ = after(Clock::now(), pause);
         if (listening_) return;
         subscribed_ = false;
         subscriber_.close();
-        not_before_ = after(Clock::now(), pause);
     }
 
     std::mutex mutex_;
@@ -257,17 +284,15 @@ private:
     std::atomic<int> standing_{0};  // in all lines
     Clock::time_point last_left_{};
 
-    Session subscriber_;  // used by who listens; while nobody can, by who has the tracker
+    Session subscriber_;  // used under the mutex and by who listens; where nobody is subscribed, by who has the tracker
     bool subscribed_ = false;
     bool listening_ = false;
     bool ping_is_out_ = false;
     Clock::time_point last_heard_{};
     Clock::time_point not_before_{};
 
-    Session tracker_;  // used by who has borrowed it
-    bool tracker_lent_ = false;
-    std::condition_variable_any tracker_returned_;
-    unsigned tracked_over_ = 0;  // which of the tracker's connections knows the keys
+    Lending<Session> tracker_;    // one, lent for one attempt each
+    unsigned tracked_over_ = 0;  // which of its connections knows the keys
 };
 
 }  // namespace hiredlock::detail

@@ -30,7 +30,7 @@ struct Watchdog {
     using kind = policy::Renew;
 
     const char* problem(std::chrono::milliseconds ttl) const noexcept {
-        if (interval && (*interval <= interval->zero() || *interval >= ttl - detail::drift(ttl)))
+        if (interval && (*interval <= interval->zero() || detail::clamped(*interval) >= ttl - detail::drift(ttl)))
             return "renew::Watchdog needs an interval above 0 and shorter than the lease (the ttl less 1 % and 2 ms)";
         if (max_hold && *max_hold <= max_hold->zero()) return "renew::Watchdog needs a max_hold above 0";
         return nullptr;

@@ -69,6 +69,9 @@ inline Errc meaning(std::string_view words) noexcept {
     };
     for (const Row& row : rows)
         if (words.starts_with(row.prefix)) return row.code;
+    // EXEC wraps the error for which it was itself refused.
+    constexpr std::string_view because = "EXECABORT Transaction discarded because of: ";
+    if (words.starts_with(because)) return meaning(words.substr(because.size()));
     // A script wraps the error of the command that it called.
     if (words.find("-OOM ") != std::string_view::npos) return Errc::out_of_memory;
     if (words.find("-READONLY ") != std::string_view::npos) return Errc::read_only;

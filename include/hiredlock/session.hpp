@@ -32,7 +32,7 @@ public:
     /// besides.
     void begin(Exchange& exchange, Clock::time_point limit, std::shared_ptr<void> keep = {}) {
         const bool is_opening = phase_ == Phase::connecting || phase_ == Phase::greeting;
-        if (tasks_.empty() && is_opening && Clock::now() >= opening_limit_) close();  // what an earlier caller left behind
+        if (tasks_.empty() && is_opening) go_on_opening();
         tasks_.push_back({.exchange = &exchange, .keep = std::move(keep), .caller_limit = limit});
     }
 
@@ -143,6 +143,9 @@ public:
         close();
     }
 
+    /// Whether that client had gone when this connection was made.
+    bool is_redirect_gone() const noexcept { return redirect_gone_; }
+
     /// On a connection that is subscribed: `done` with a message, `blocked` without one, `failed` where it is not open (any more).
     Progress next_message(Reply& message) {
         if (phase_ != Phase::open) return Progress::failed;
@@ -154,6 +157,17 @@ public:
     void post(std::initializer_list<std::string_view> arguments) {
         wire_.command(arguments);
         wire_.flush();
+    }
+
+    /// The servers' own waiting (WAIT) must fit into the caller's limit, with some time for its answer.
+    static Claim within(const Claim& claim, const Patience& patience) {
+        Claim limited = claim;
+        if (claim.acknowledged.is_asked() && patience.until != Clock::time_point::max()) {
+            using std::chrono::milliseconds;
+            const auto left = std::chrono::floor<milliseconds>(patience.until - Clock::now()) - milliseconds{2};
+            limited.acknowledged.timeout = std::clamp(left, milliseconds{1}, claim.acknowledged.timeout);
+        }
+        return limited;
     }
 
     /// What went wrong with commands whose answers nobody waited for.
@@ -213,17 +227,6 @@ private:
 
     static constexpr std::chrono::milliseconds idle_enough_to_check{50};
 
-    /// The servers' own waiting (WAIT) must fit into the caller's limit, with some time for its answer.
-    static Claim within(const Claim& claim, const Patience& patience) {
-        Claim limited = claim;
-        if (claim.acknowledged.is_asked() && patience.until != Clock::time_point::max()) {
-            using std::chrono::milliseconds;
-            const auto left = std::chrono::floor<milliseconds>(patience.until - Clock::now()) - milliseconds{2};
-            limited.acknowledged.timeout = std::clamp(left, milliseconds{1}, claim.acknowledged.timeout);
-        }
-        return limited;
-    }
-
     /// The common case, where an answer is out and only the command timeout limits the wait: one system call less.
     bool may_wait_in_kernel(const Patience& patience) const {
         return phase_ == Phase::open && wire_.may_wait() && !wire_.has_outgoing() && !expected_.empty() && !patience.stop.stop_possible() &&
@@ -261,6 +264,16 @@ private:
         if (const auto obstacle = wire_.obstacle()) return opening_failed(obstacle->code, obstacle->text);
         wire_.begin_borrowed();
         return begin_greeting();
+    }
+
+    /// What an earlier caller left half open: it goes on if it has got further meanwhile. If it failed or is too late, whoever comes begins anew.
+    void go_on_opening() {
+        const bool is_late = Clock::now() >= opening_limit_;
+        pollfd descriptor{this->descriptor(), events(), 0};
+        if (!poll_once({&descriptor, 1}, Clock::time_point{})) return is_late ? close() : void();
+        if (is_late) opening_limit_ = address_limit_ = after(Clock::now(), endpoint_.connect_timeout);
+        if (phase_ == Phase::connecting) connected();
+        if (phase_ == Phase::greeting) greet();
     }
 
     Next opening(Progress progress) {
@@ -309,6 +322,7 @@ private:
         }
         if (greeting_->answer != Answer::yes) return opening_failed(greeting_->error, greeting_->words);
         tracking_ = greeting_->is_tracking();
+        redirect_gone_ = greeting_->is_redirect_gone();
         run_id_ = greeting_->run_id();
         phase_ = Phase::open;
         return Next::go_on;
@@ -359,7 +373,9 @@ private:
     bool is_fit() const {
         if (used_ == Clock::time_point{}) return true;
         if (wire_.is_borrowed()) return !wire_.obstacle();
-        return Clock::now() - used_ < idle_enough_to_check || !wire_.is_stale(!expected_.empty());
+        // Of several servers one that has gone is told apart from one that breaks under a question: that costs its vote.
+        const bool was_just_used = !identifies_ && Clock::now() - used_ < idle_enough_to_check;
+        return was_just_used || !wire_.is_stale(!expected_.empty());
     }
 
     void ask(Task& task) {
@@ -452,6 +468,7 @@ private:
     bool retiring_ = false;     // to be closed once nothing is under way
     long long redirect_ = 0;
     bool tracking_ = false;
+    bool redirect_gone_ = false;
     bool identifies_ = false;
     std::string run_id_;
     unsigned connections_ = 0;

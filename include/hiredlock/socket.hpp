@@ -59,13 +59,17 @@ class Waker {
 public:
     Waker() {
         int ends[2];
-        if (::pipe(ends) != 0) return;  // without one, a wait only ends at its limit
-        read_ = Descriptor{ends[0]};
-        write_ = Descriptor{ends[1]};
+#if defined(__linux__)
+        if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return;  // without one, a wait only ends at its limit
+#else
+        if (::pipe(ends) != 0) return;
         for (const int fd : ends) {
             ::fcntl(fd, F_SETFD, FD_CLOEXEC);
             ::fcntl(fd, F_SETFL, O_NONBLOCK);
         }
+#endif
+        read_ = Descriptor{ends[0]};
+        write_ = Descriptor{ends[1]};
     }
 
     void wake() const noexcept {
@@ -91,7 +95,8 @@ private:
 /// poll() once, for at most a second: until a descriptor is ready or `until` has come. EINTR and slices return early; a caller that loops by our own
 /// clock is right about a machine that was suspended, too.
 inline bool poll_once(std::span<pollfd> descriptors, Clock::time_point until) {
-    const auto left = std::clamp<Clock::duration>(until - Clock::now(), Clock::duration::zero(), std::chrono::seconds{1});
+    const auto now = Clock::now();
+    const auto left = until <= now ? Clock::duration::zero() : std::min<Clock::duration>(until - now, std::chrono::seconds{1});
 #if defined(__linux__)
     const timespec wait{left / std::chrono::seconds{1}, (left % std::chrono::seconds{1}).count()};
     return ::ppoll(descriptors.data(), static_cast<nfds_t>(descriptors.size()), &wait, nullptr) > 0;

@@ -30,6 +30,7 @@ struct Renewal {
     std::string token;
     std::chrono::milliseconds ttl{};
     Clock::duration interval{};
+    Clock::duration spacing{};  ///< the interval, or less where the lease is worth less than the ttl
     Clock::time_point last_renewal = Clock::time_point::max();  ///< none is begun from here on (max_hold)
     Acknowledgement acknowledged;
     std::function<void(const Error&)> on_lost;
@@ -87,6 +88,7 @@ public:
     using Entry = std::shared_ptr<Renewal>;
 
     void add(Entry entry) {
+        remove(entry);  // it may be here still, put back while others were told of their losses
         entry->wake = wake_of(*entry);
         entries_.insert({entry->wake, std::move(entry)});
     }
@@ -97,6 +99,16 @@ public:
     }
 
     Clock::time_point next() const noexcept { return entries_.empty() ? Clock::time_point::max() : entries_.begin()->first; }
+
+    /// How long all of them may be held up, `most` at most: until the first one is half-way from its time to the end of its lease.
+    Clock::time_point may_wait(Clock::time_point now, Clock::time_point most) const noexcept {
+        for (auto at = entries_.begin(); at != entries_.end() && at->first < most; ++at) most = std::min(most, half_way(std::max(at->first, now), *at->second));
+        return most;
+    }
+    static Clock::time_point half_way(Clock::time_point from, const Renewal& renewal) noexcept {
+        const auto end = renewal.lease.end();
+        return end <= from ? from : from + (end - from) / 2;
+    }
 
     /// Those whose lease has ended. They are taken out.
     std::vector<Entry> take_losses(Clock::time_point now) {

@@ -46,7 +46,9 @@ public:
         if (c.fd < 0) return Obstacle{Errc::unreachable, "the context is not connected"};
         if ((c.flags & (REDIS_SUBSCRIBED | REDIS_MONITORING)) != 0) return Obstacle{Errc::invalid_argument, "the context is subscribed or monitoring"};
         if (c.obuf != nullptr && *c.obuf != '\0') return Obstacle{Errc::invalid_argument, "the context has commands that its owner has not sent"};
-        if (c.reader != nullptr && (c.reader->pos != c.reader->len || c.reader->ridx != -1))
+        const bool is_read_in_part = c.reader != nullptr && (c.reader->pos != c.reader->len || c.reader->ridx != -1);
+        char byte = 0;
+        if (is_read_in_part || ::recv(c.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0)
             return Obstacle{Errc::invalid_argument, "the context has replies that its owner has not read"};
         if (has_tls(c)) return Obstacle{Errc::unsupported, "a borrowed context with TLS is not supported"};
         return std::nullopt;
