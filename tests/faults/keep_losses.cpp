@@ -81,7 +81,7 @@ TEST(KeptLock, ThatAStrangerTookIsLostOnceAndTheStrangersLeaseIsNotTouched) {
         taken = Clock::now();
         raw.set("k", "thief", 20s);
     });
-    const auto most = 20s - (Clock::now() - taken) + 1ms;
+    const auto most = 20s - (Clock::now() - taken) + 100ms;  // the server reads its clock now and then, and rounds
     EXPECT_LE(std::chrono::milliseconds{raw.pttl("k")}, most);
     EXPECT_GT(raw.pttl("k"), 5'000);
     EXPECT_EQ(raw.get("k"), "thief");
