@@ -2,96 +2,53 @@
 // from one thread and waits for a majority; then with one of the servers stopped.
 // REDIS_URLS names the servers, with spaces between, and REDIS_STOP_PID the process of the last of them, which is stopped and continued; without the
 // latter that part is left out. Without REDIS_URLS five private servers are started. Keys begin with bench:.
+#include <bench/servers.hpp>
+
 #include <hiredis/hiredis.h>
 #include <hiredlock/hiredlock.hpp>
 
 #include <poll.h>
 #include <signal.h>
-#if defined(__linux__)
-#include <sys/prctl.h>
-#endif
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
-#include <filesystem>
+#include <exception>
 #include <memory>
+#include <optional>
 #include <sstream>
+#include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace {
 
 using namespace std::chrono_literals;
 using hiredlock::Clock;
-using hiredlock::Connection;
 using hiredlock::Endpoint;
 using hiredlock::Lock;
 using hiredlock::Redlock;
 
-[[noreturn]] void fail(const std::string& what) {
-    std::fprintf(stderr, "%s\n", what.c_str());
-    std::exit(1);
-}
+[[noreturn]] void fail(const std::string& what) { throw std::runtime_error{what}; }
 
 /// The servers that are measured on.
-class Servers {
-public:
+struct Servers {
     Servers() {
-        const char* urls = std::getenv("REDIS_URLS");
-        if (urls != nullptr) {
+        if (const char* urls = std::getenv("REDIS_URLS")) {
             std::istringstream words{urls};
             for (std::string url; words >> url;) endpoints.push_back(Endpoint::parse(url));
             if (const char* pid = std::getenv("REDIS_STOP_PID")) last = std::atoi(pid);
         } else {
-            start_five();
+            own.emplace(5U, bench::By::unix_socket);
+            endpoints = own->endpoints;
+            last = own->pids.back();
         }
-        for (const Endpoint& endpoint : endpoints) {
-            const auto limit = Clock::now() + 10s;
-            while (Connection{endpoint}.ping())
-                if (Clock::now() > limit) fail("no server at " + endpoint.name());
-        }
-    }
-    Servers(const Servers&) = delete;
-    Servers& operator=(const Servers&) = delete;
-    ~Servers() {
-        for (const pid_t pid : own_) {
-            ::kill(pid, SIGKILL);
-            ::waitpid(pid, nullptr, 0);
-        }
-        if (!folder_.empty()) std::filesystem::remove_all(folder_);
+        for (const Endpoint& endpoint : endpoints) bench::wait_for(endpoint);
     }
 
+    std::optional<bench::PrivateServers> own;
     std::vector<Endpoint> endpoints;
     pid_t last = 0;  // of the last server; 0: not known
-
-private:
-    void start_five() {
-        std::string pattern = std::filesystem::temp_directory_path() / "bench.XXXXXX";
-        if (::mkdtemp(pattern.data()) == nullptr) fail("no folder can be made for servers");
-        folder_ = pattern;
-        for (int i = 0; i < 5; ++i) {
-            const std::string socket = folder_ / (std::to_string(i) + ".sock");
-            last = ::fork();
-            if (last == 0) {
-#if defined(__linux__)
-                ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-#endif
-                ::execlp("redis-server", "redis-server", "--port", "0", "--unixsocket", socket.c_str(), "--save", "", "--dir", folder_.c_str(), "--logfile",
-                         "log", nullptr);
-                ::_exit(127);
-            }
-            own_.push_back(last);
-            endpoints.push_back({.unix_socket = socket});
-        }
-    }
-
-    std::filesystem::path folder_;
-    std::vector<pid_t> own_;
 };
 
 /// hiredis as one would use it by hand: all at once, and on as soon as a majority has answered.
@@ -185,9 +142,7 @@ private:
     std::vector<double> all_;
 };
 
-}  // namespace
-
-int main() {
+void run() {
     const Servers servers;
     Bare bare{servers.endpoints};
     Redlock quorum{servers.endpoints};
@@ -210,21 +165,32 @@ int main() {
     const double apart = std::max(first.median(), again.median()) / std::min(first.median(), again.median()) - 1;
     std::printf("two bare loops differ by %.1f %%%s\n", 100 * apart, apart > 0.02 ? ": too much to judge by, run it again on a quiet machine" : "");
     std::printf("Redlock %.3f x the bare fan-out (good: at most 1.15)\n\n", 2 * redlock.median() / (first.median() + again.median()));
-    if (servers.last == 0) return 0;
+    if (servers.last == 0) return;
 
     // Longer than a server's time limits, which pass unnoticed.
     const auto spend = [&](Times& times, std::chrono::milliseconds time) {
         for (const auto end = Clock::now() + time; Clock::now() < end;) times.take(20, cycle);
     };
     Times healthy, stopped;
-    for (int round = 0; round < 2; ++round) {
-        spend(healthy, 1500ms);
+    for (int round = 0; round < 6; ++round) {
+        spend(healthy, 1s);
         ::kill(servers.last, SIGSTOP);
-        spend(stopped, 3s);
+        spend(stopped, 2s);
         ::kill(servers.last, SIGCONT);
         spend(unmeasured, 500ms);
     }
     healthy.print("all servers healthy");
     stopped.print("one server stopped");
     std::printf("one server stopped: %.3f x healthy (good: at most 1.30)\n", stopped.median() / healthy.median());
+}
+
+}  // namespace
+
+int main() {
+    try {
+        run();
+    } catch (const std::exception& e) {
+        std::fprintf(stderr, "%s\n", e.what());
+        return 1;
+    }
 }

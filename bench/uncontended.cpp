@@ -1,5 +1,7 @@
 // What a lock costs that nobody else wants: acquire and release, confirmed and deferred, beside a bare hiredis loop that sends the same commands.
 // REDIS_URL names the server (redis://127.0.0.1:6379); keys begin with bench:.
+#include <bench/ratios.hpp>
+
 #include <benchmark/benchmark.h>
 #include <hiredis/hiredis.h>
 #include <hiredlock/hiredlock.hpp>
@@ -7,8 +9,6 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
-
-#include "ratios.hpp"
 
 namespace {
 

@@ -238,7 +238,7 @@ TEST(WaitingLine, IsLeftAtALimitWithoutLossForTheOthers) {
     for (const std::size_t leaver : {0U, 1U, 2U}) {
         raw.set("k", "another");
         Queue queue{server};
-        for (std::size_t i = 0; i < 3; ++i) ASSERT_TRUE(i == leaver ? queue.add(300ms) : queue.add());
+        for (std::size_t i = 0; i < 3; ++i) ASSERT_TRUE(i == leaver ? queue.add(1500ms) : queue.add());
         EXPECT_FALSE(queue.get(leaver));
         raw.del("k");
         for (std::size_t i = 0; i < 3; ++i) {
