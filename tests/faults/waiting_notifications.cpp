@@ -240,6 +240,7 @@ TEST(ServerRestart, IsSurvivedByAllWhoWait) {
 }
 
 TEST(Fork, OfAProcessWhoseThreadsWaitGivesAChildThatCanWaitToo) {
+    if (!guards::follows_threads_after_fork) GTEST_SKIP() << "ThreadSanitizer cannot follow it";
     const Server server;
     Raw raw{server};
     raw.set("k", "another");

@@ -457,6 +457,7 @@ TEST(Redlock, OfManyThreadsCountsRight) {
 }
 
 TEST(Redlock, InAForkedChildMakesConnectionsOfItsOwnAndLeavesTheParentsLockAlone) {
+    if (!guards::follows_threads_after_fork) GTEST_SKIP() << "ThreadSanitizer cannot follow it";
     Servers servers{3};
     Redlock quorum{servers.endpoints()};
     Lock lock{quorum, "k", 60s, Watchdog{.interval = 50ms}};

@@ -603,6 +603,7 @@ TEST(Watchdog, NoLongerRenewsWhatWasReleasedAsATicket) {
 }
 
 TEST(Fork, LeavesTheLockAndItsRenewalWithTheParent) {
+    if (!guards::follows_threads_after_fork) GTEST_SKIP() << "ThreadSanitizer cannot follow it";
     const Server server;
     Raw raw{server};
     Pool pool{endpoint_of(server)};
