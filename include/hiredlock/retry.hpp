@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 
 #include <hiredlock/policy.hpp>
@@ -27,11 +28,10 @@ struct Backoff {
     }
 
     std::chrono::nanoseconds pause(unsigned asked, std::uint64_t random) const noexcept {
-        double bound = static_cast<double>(min.count());
-        const double most = static_cast<double>(max.count());
-        for (unsigned i = 1; i < asked && bound < most && factor > 1; ++i) bound *= factor;
+        const double grown = static_cast<double>(min.count()) * std::pow(factor, std::max(asked, 1U) - 1);
+        const double bound = std::min(grown, static_cast<double>(max.count()));
         constexpr double scale = 1.0 / 18446744073709551616.0;  // 2^-64
-        return std::chrono::nanoseconds{static_cast<std::int64_t>(std::min(bound, most) * 1000.0 * (static_cast<double>(random) * scale))};
+        return std::chrono::nanoseconds{static_cast<std::int64_t>(bound * 1000.0 * (static_cast<double>(random) * scale))};
     }
 };
 
