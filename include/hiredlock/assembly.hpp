@@ -89,7 +89,11 @@ public:
     /// Puts a question to all servers, until the votes decide it (or a release that nobody awaits is sent), or the patience ends.
     std::shared_ptr<const Round> ask(Question what, const Claim& claim, const Patience& patience, std::vector<bool> lacking = {}) {
         auto round = begin(what, Session::within(claim, patience), std::move(lacking));
-        while (!is_decided(*round) && !patience.stop.stop_requested() && Clock::now() < patience.until) wait(patience);
+        for (Patience rest = patience; !is_decided(*round) && !rest.stop.stop_requested() && Clock::now() < rest.until; wait(rest)) {
+            // A majority that is divided over a lock does not keep its votes from others for long if it would wait for servers that were silent before.
+            if (what == Question::acquire && rest.until == patience.until && round->votes().is_divided() && !is_hopeful(*round))
+                rest.until = grace(*round, patience);
+        }
         welcome_late_ones(*round, patience);
         return round;
     }
@@ -144,15 +148,15 @@ public:
         return std::any_of(sessions_.begin(), sessions_.end(), [](const Session& session) { return session.is_busy(); });
     }
 
-    void close_descriptors() noexcept {
-        for (Session& session : sessions_) session.close_descriptor();
+    void close_inherited() noexcept {
+        for (Session& session : sessions_) session.close_inherited();
     }
 
 private:
     // A server that leaves so many questions unanswered gets no more of them.
     static constexpr std::size_t most_acquires = 32;
     static constexpr std::size_t most_under_way = 64;
-    static constexpr std::chrono::milliseconds shortest_welcome{50};
+    static constexpr std::chrono::milliseconds shortest_grace{50};
 
     std::shared_ptr<Round> begin(Question what, const Claim& claim, std::vector<bool> lacking) {
         auto round = std::make_shared<Round>(what, claim, std::move(lacking), *caretaker_);
@@ -212,6 +216,19 @@ private:
             if (descriptors_[i].revents != 0 || now >= busy_[i]->wake()) busy_[i]->step();
     }
 
+    /// As long again as the others took, but not so short that a busy machine makes the difference.
+    static Clock::time_point grace(const Round& round, const Patience& patience) {
+        const auto now = Clock::now();
+        return std::min(patience.until, after(now, std::max<Clock::duration>(now - round.sent, shortest_grace)));
+    }
+
+    /// Whether an answer is still to come from a server that has answered everything before.
+    bool is_hopeful(const Round& round) const {
+        for (std::size_t i = 0; i < sessions_.size(); ++i)
+            if (round.is_out(i) && (sessions_[i].is_greeted() ? sessions_[i].under_way() == 1 : trusted_[i])) return true;
+        return false;
+    }
+
     /// The lock is to be on as many servers as can be: one that is being connected, and is new or was well before, gets as long again as the others
     /// took. Whoever has not been asked by then is not asked later, when nobody would know any more.
     void welcome_late_ones(const Round& round, const Patience& patience) {
@@ -222,8 +239,7 @@ private:
             return false;
         };
         if (is_any_expected()) {
-            const auto now = Clock::now();
-            const auto until = std::min(patience.until, after(now, std::max<Clock::duration>(now - round.sent, shortest_welcome)));
+            const auto until = grace(round, patience);
             while (is_any_expected() && !patience.stop.stop_requested() && Clock::now() < until) wait({until, patience.stop});
         }
         for (std::size_t i = 0; i < sessions_.size(); ++i) {

@@ -7,7 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include <hiredlock/exchange.hpp>
+#include <hiredlock/compare_and.hpp>
+#include <hiredlock/fifo.hpp>
 
 namespace hiredlock::detail {
 

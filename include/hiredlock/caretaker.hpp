@@ -124,9 +124,9 @@ public:
     }
 
     /// In a forked child, where the thread does not exist.
-    void close_descriptors() noexcept {
-        waker_.close();
-        for (const auto& node : nodes_) node->session.close_descriptor();
+    void close_inherited() noexcept {
+        waker_.close_inherited();
+        for (const auto& node : nodes_) node->session.close_inherited();
     }
 
 private:

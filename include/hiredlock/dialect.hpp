@@ -49,8 +49,10 @@ public:
         return at_ != 0;
     }
 
-    /// An awaited answer has shown that the current form works here.
+    /// An awaited answer has shown that the current form works here, as it is said where nobody waits for the answer.
     void confirm() noexcept { confirmed_ = true; }
+    /// One that was not waited for was refused: the next is waited for, and finds another form.
+    void doubt() noexcept { confirmed_ = false; }
     bool confirmed() const noexcept { return confirmed_; }
 
 private:

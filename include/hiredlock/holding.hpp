@@ -57,6 +57,7 @@ public:
           ttl_(other.ttl_),
           policies_(std::move(other.policies_)),
           token_(std::exchange(other.token_, {})),
+          longest_(other.longest_),
           fencing_(other.fencing_),
           keeping_(std::move(other.keeping_)),
           process_(other.process_),
@@ -71,6 +72,7 @@ public:
         ttl_ = other.ttl_;
         policies_ = std::move(other.policies_);
         token_ = std::exchange(other.token_, {});
+        longest_ = other.longest_;
         fencing_ = other.fencing_;
         keeping_ = std::move(other.keeping_);
         process_ = other.process_;
@@ -81,12 +83,14 @@ public:
     ~Holding() { finish(); }
 
     bool owns() const noexcept { return store_ != nullptr && keeping_.lease().holds(store_->now()) && process_ == process_id(); }
-    Clock::time_point end() const noexcept { return store_ != nullptr ? keeping_.lease().end() : Clock::time_point::min(); }
+    Clock::time_point end() const noexcept {
+        return store_ != nullptr && process_ == process_id() ? keeping_.lease().end() : Clock::time_point::min();
+    }
     /// The Store's time; the real one after this was moved from.
     Clock::time_point now() const noexcept { return store_ != nullptr ? store_->now() : Clock::now(); }
 
     const std::string& key() const noexcept { return key_; }
-    const std::string& token() const noexcept { return token_; }
+    std::string_view token() const noexcept { return process_ == process_id() ? std::string_view{token_} : std::string_view{}; }
     std::uint64_t fencing() const noexcept { return fencing_; }
     const Keeping<Renew>& keeping() const noexcept { return keeping_; }
     std::string about(const std::string& what) const { return "lock " + in_quotes(key_) + ": " + what; }
@@ -258,7 +262,7 @@ private:
     std::chrono::milliseconds ttl_{};
     std::tuple<Policies...> policies_;
     std::string token_;  // in the key while the lock is held; kept while a release has not been answered
-    std::chrono::milliseconds longest_ = ttl_;  // that the key may have been given
+    std::chrono::milliseconds longest_{};  // that the key may have been given
     std::uint64_t fencing_ = 0;
     Keeping<Renew> keeping_;
     pid_t process_ = process_id();

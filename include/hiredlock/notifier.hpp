@@ -120,9 +120,9 @@ public:
     }
 
     /// In a forked child.
-    void close_descriptors() noexcept {
-        subscriber_.close_descriptor();
-        tracker_.all().front().close_descriptor();
+    void close_inherited() noexcept {
+        subscriber_.close_inherited();
+        tracker_.all().front().close_inherited();
     }
 
 private:

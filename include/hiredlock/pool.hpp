@@ -94,10 +94,10 @@ private:
 
         std::unique_ptr<State> remade() const { return std::make_unique<State>(endpoint, options); }
 
-        void close_descriptors() noexcept {
-            for (detail::Session& session : sessions.all()) session.close_descriptor();
-            notifier.close_descriptors();
-            caretaker.close_descriptors();
+        void close_inherited() noexcept {
+            for (detail::Session& session : sessions.all()) session.close_inherited();
+            notifier.close_inherited();
+            caretaker.close_inherited();
         }
 
         Clock::time_point close_idle() {

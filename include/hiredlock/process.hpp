@@ -37,7 +37,7 @@ void leak(std::unique_ptr<T> object) {
 }
 
 /// Owns what belongs to one process. In a forked child the parent's is left as it is, descriptors excepted, and one of the child's own is made:
-/// `State` has a const `process`, a `remade()` that gives a unique_ptr to a fresh one, and `close_descriptors()`.
+/// `State` has a const `process`, a `remade()` that gives a unique_ptr to a fresh one, and `close_inherited()`.
 template <class State>
 class PerProcess {
 public:
@@ -65,7 +65,7 @@ private:
     }
 
     static void leave(std::unique_ptr<State> inherited) {
-        inherited->close_descriptors();
+        inherited->close_inherited();
         leak(std::move(inherited));
     }
 

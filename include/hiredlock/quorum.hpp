@@ -21,6 +21,8 @@ struct Votes {
     constexpr bool is_decided() const noexcept { return is_granted() || is_out_of_reach(); }
     /// So many said no that even a yes of all who failed or are still out would make no majority.
     constexpr bool is_refused() const noexcept { return nodes - no < majority(); }
+    /// A majority answered, and could not agree.
+    constexpr bool is_divided() const noexcept { return !is_granted() && no > 0 && yes + no >= majority(); }
     /// Not granted, and for those that said no: the failures alone would leave a majority.
     constexpr bool is_contended() const noexcept { return !is_granted() && nodes - failed >= majority(); }
 };

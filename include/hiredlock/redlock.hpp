@@ -114,9 +114,9 @@ private:
         }
 
         std::unique_ptr<State> remade() const { return std::make_unique<State>(servers, options); }
-        void close_descriptors() noexcept {
-            for (detail::Assembly& assembly : assemblies.all()) assembly.close_descriptors();
-            caretaker.close_descriptors();
+        void close_inherited() noexcept {
+            for (detail::Assembly& assembly : assemblies.all()) assembly.close_inherited();
+            caretaker.close_inherited();
         }
 
         /// On the caretaker's thread: late answers, where nobody uses the connections that they come on.

@@ -9,8 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include <hiredlock/exchange.hpp>
+#include <hiredlock/acquire.hpp>
+#include <hiredlock/compare_and.hpp>
 #include <hiredlock/fifo.hpp>
+#include <hiredlock/handshake.hpp>
 #include <hiredlock/wire.hpp>
 
 namespace hiredlock::detail {
@@ -128,7 +130,9 @@ public:
     Outcome send_release(const Claim& claim, const Patience& patience) {
         const auto sent = Clock::now();
         if (post_release(claim)) return {.answer = Answer::yes, .sent = sent};
-        return release(claim, patience);
+        // Said as it will be posted, to see whether that works here.
+        CompareAnd exchange{CompareAnd::Do::release, claim, dialect_, wire_.is_borrowed() ? Naming::by_sha1 : Naming::whole};
+        return run(exchange, patience);
     }
 
     /// From the next connection on, run_id() is asked for.
@@ -189,13 +193,14 @@ public:
 
     /// In a forked child: lets go of the parent's socket without a word to the server.
     void forget() noexcept {
+        close_inherited();
         forget_connection();
         tasks_.clear();
         ignored_errors_.clear();
     }
 
     /// The same where a thread of the parent may have been at work here at the fork: touches nothing but the number of the descriptor.
-    void close_descriptor() noexcept { wire_.close_descriptor(); }
+    void close_inherited() noexcept { wire_.close_inherited(); }
 
 private:
     enum class Phase { closed, connecting, greeting, open };
@@ -390,6 +395,7 @@ private:
     void answered(Exchange& exchange) {
         used_ = Clock::now();
         const auto at = std::find_if(tasks_.begin(), tasks_.end(), [&](const Task& task) { return task.exchange == &exchange; });
+        if (at == tasks_.end()) return;
         Outcome outcome{.answer = exchange.answer, .error = exchange.error, .sent = at->sent, .fencing = exchange.fencing};
         if (!exchange.words.empty()) outcome.detail = name_ + ": " + exchange.words;
         // A replica by now: the address may lead to another server.
@@ -447,7 +453,10 @@ private:
             if (in != Progress::done) return in;
             Exchange* const exchange = expected_.pop();
             if (exchange == nullptr) {
-                if (reply.is_error()) ignored_errors_.emplace_back(reply.text);
+                if (reply.is_error()) {
+                    ignored_errors_.emplace_back(without_arguments(reply.text));
+                    dialect_.doubt();
+                }
                 continue;
             }
             Scribe scribe{*this, exchange};

@@ -7,6 +7,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -28,15 +29,16 @@ namespace hiredlock::detail {
 
 inline std::string errno_text(int number) { return std::generic_category().message(number); }
 
-/// Owns a file descriptor.
+/// Owns a file descriptor, and knows it from another one with the same number.
 class Descriptor {
 public:
     Descriptor() = default;
-    explicit Descriptor(int fd) noexcept : fd_(fd) {}
-    Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    explicit Descriptor(int fd) noexcept : file_(file_of(fd)), fd_(fd) {}
+    Descriptor(Descriptor&& other) noexcept : file_(other.file_), fd_(std::exchange(other.fd_, -1)) {}
     Descriptor& operator=(Descriptor&& other) noexcept {
         if (this != &other) {
             reset();
+            file_ = other.file_;
             fd_ = std::exchange(other.fd_, -1);
         }
         return *this;
@@ -44,13 +46,26 @@ public:
     ~Descriptor() { reset(); }
 
     int get() const noexcept { return fd_; }
-    /// Forgets first and closes then, so that a child forked in between never closes a number that is another's by now.
+    /// Forgets first and closes then: a child forked in between has no number to close.
     void reset() noexcept {
         const int fd = std::exchange(fd_, -1);
         if (fd >= 0) ::close(fd);
     }
+    /// In a forked child. fork() copies the table of descriptors before the memory: what another thread opened in between is known by its number here,
+    /// and is not in the child's table, where the number may be another file's by now.
+    void reset_inherited() noexcept {
+        if (fd_ < 0 || file_of(fd_) == file_) return reset();
+        fd_ = -1;
+    }
 
 private:
+    using File = std::pair<dev_t, ino_t>;
+    static File file_of(int fd) noexcept {
+        struct stat about {};
+        return fd >= 0 && ::fstat(fd, &about) == 0 ? File{about.st_dev, about.st_ino} : File{};
+    }
+
+    File file_{};
     int fd_ = -1;
 };
 
@@ -82,9 +97,9 @@ public:
         }
     }
     int readable() const noexcept { return read_.get(); }
-    void close() noexcept {
-        read_.reset();
-        write_.reset();
+    void close_inherited() noexcept {
+        read_.reset_inherited();
+        write_.reset_inherited();
     }
 
 private:
@@ -172,6 +187,7 @@ public:
     Progress send(std::string_view& bytes) { return send_on(descriptor(), bytes, problem_); }
 
     void close() noexcept { owned_.reset(); }
+    void close_inherited() noexcept { owned_.reset_inherited(); }
     int descriptor() const noexcept { return owned_.get(); }
     const std::string& problem() const noexcept { return problem_; }
 

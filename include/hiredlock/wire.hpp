@@ -155,7 +155,7 @@ public:
         protocol_error_ = broken_ = false;
     }
 
-    void close_descriptor() noexcept { socket_.close(); }
+    void close_inherited() noexcept { socket_.close_inherited(); }
 
     bool is_borrowed() const noexcept { return borrowed_ != nullptr; }
     int descriptor() const noexcept { return borrowed_ != nullptr ? borrowed_->fd : socket_.descriptor(); }

@@ -2,11 +2,11 @@
 #include <live/guards.hpp>
 
 #include <support/eventually.hpp>
+#include <support/process.hpp>
 
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <filesystem>
 #include <future>
 #include <set>
 
@@ -47,13 +47,8 @@ using hiredlock::Connection;
 using hiredlock::Lock;
 using hiredlock::Pool;
 using hiredlock::renew::Watchdog;
+using support::open_now;
 using support::Server;
-
-std::set<int> open_now() {
-    std::set<int> descriptors;
-    for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd"}) descriptors.insert(std::stoi(entry.path().filename().string()));
-    return descriptors;
-}
 
 TEST(Descriptors, AreCloseOnExecFromBirth) {
     const Server server;
@@ -86,7 +81,7 @@ TEST(Descriptors, AreCloseOnExecFromBirth) {
     EXPECT_FALSE(waiting.get());
     EXPECT_GE(seen, 4);
     EXPECT_GE(made - made_before, 4);
-    EXPECT_EQ(inherited - inherited_before, 0);
+    if (!guards::is_sanitized) EXPECT_EQ(inherited - inherited_before, 0);  // a sanitizer's runtime makes pipes, too
 }
 
 }  // namespace

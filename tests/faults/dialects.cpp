@@ -149,6 +149,53 @@ TEST(DeniedCommand, OfAnExtendIsAnErrorAndNeitherLostNorDone) {
     EXPECT_FALSE(lock.unlock());
 }
 
+// --- A connection that is kept while its server loses a command, and deferred releases on it.
+
+TEST(DeferredRelease, ThatIsRefusedIsToldAndTheNextFindsAnotherWay) {
+    const Server server{with_module()};
+    const Cas form = best_with_module(server);
+    Raw raw{server};
+    set_user(raw, "limited", {});
+    Heard heard;
+    Connection connection{as_user(server, "limited"), heard.hook()};
+    for (int i = 0; i < 2; ++i) {
+        const Lock lock{connection, "k", 60s, std::try_to_lock, Deferred{}};
+    }
+    set_user(raw, "limited", without(form));
+    { const Lock lock{connection, "refused", 60s, Deferred{}}; }
+    EXPECT_FALSE(connection.ping());
+    EXPECT_EQ(heard.codes(), std::vector<std::error_code>{Errc::denied});
+    for (int i = 0; i < 3; ++i) {
+        const Lock lock{connection, "k", 60s, std::try_to_lock, Deferred{}};
+    }
+    EXPECT_FALSE(connection.ping());
+    EXPECT_FALSE(raw.exists("k"));
+    EXPECT_EQ(heard.codes().size(), 1U) << heard.words();
+}
+
+TEST(DeferredRelease, WhoseCommandHasGoneIsToldWithoutTheTokenThatTheServerQuotes) {
+    ServerOptions options = with_module();
+    options.config.emplace_back("enable-module-command yes");
+    if (const auto form = built_in(Server{})) options.config.push_back("rename-command " + commands_of(*form)[0] + " \"\"");
+    const Server server{options};
+    Raw raw{server};
+    Heard heard;
+    Connection connection{endpoint_of(server), heard.hook()};
+    for (int i = 0; i < 2; ++i) {
+        const Lock lock{connection, "k", 60s, std::try_to_lock, Deferred{}};
+    }
+    ASSERT_TRUE(raw({"MODULE", "UNLOAD", "tairstring"}).is_ok());
+    std::string token;
+    {
+        const Lock lock{connection, "refused", 60s, Deferred{}};
+        token = lock.token();
+    }
+    EXPECT_FALSE(connection.ping());
+    EXPECT_EQ(heard.codes(), std::vector<std::error_code>{Errc::unsupported});
+    EXPECT_NE(heard.words().find("unknown command"), std::string::npos) << heard.words();
+    EXPECT_EQ(heard.words().find(token), std::string::npos) << heard.words();
+}
+
 // --- Another server behind the same address.
 
 /// The programs that HIREDLOCK_TEST_SERVERS names, with colons between.

@@ -12,7 +12,12 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <set>
 #include <thread>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 namespace {
 
@@ -28,6 +33,7 @@ using support::eventually;
 using support::Leave;
 using support::Monitor;
 using support::open_descriptors;
+using support::open_now;
 using support::Raw;
 using support::run_in_child;
 using support::Server;
@@ -159,6 +165,7 @@ TEST(ForkedChild, HoldsNothingThroughItsParentsGuardWhateverItAsksOfIt) {
     EXPECT_EQ(child([&] { return lock.extend(1s) ? 1 : 0; }), 0);
     EXPECT_EQ(child([&] { return lock.release().token.empty() ? 0 : 1; }), 0);
     EXPECT_EQ(child([&] { return thrown_by([&] { lock.check(); }) == Errc::lost ? 0 : 1; }), 0);
+    EXPECT_EQ(child([&] { return lock.token().empty() && lock.expires_at() == hiredlock::Clock::time_point::min() ? 0 : 1; }), 0);
     EXPECT_EQ(child([&] {
                   Lock moved = std::move(lock);
                   return moved.owns_lock() ? 1 : 0;
@@ -288,6 +295,33 @@ TEST(ForkedChild, MayDestroyItsParentsPool) {
     Monitor monitor{server};
     EXPECT_TRUE(monitor.wait_for(extends("k")));
     EXPECT_EQ(lock->unlock(), std::error_code{});
+}
+
+TEST(ForkedChild, ClosesNoDescriptorOfItsOwnThatHasTheNumberOfOneOfItsParents) {
+    const Server server;
+    const auto before = open_now();
+    Pool pool{endpoint_of(server)};
+    Connection connection{endpoint_of(server)};
+    Lock watched{pool, "watched", 60s, Watchdog{.interval = 1ms}};
+    const Lock lock{connection, "lock", 60s};
+    ASSERT_TRUE(eventually([&] { return Raw{server}.pttl("watched") > 0; }));
+    std::set<int> theirs = open_now();
+    for (const int descriptor : before) theirs.erase(descriptor);
+    ASSERT_GE(theirs.size(), 3U);
+    const auto in_child = [&] {
+        struct stat ours {}, now {};
+        const int own = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+        if (::fstat(own, &ours) != 0) return 20;
+        for (const int descriptor : theirs) ::dup2(own, descriptor);
+        if (const int where = use(pool, server, "child"); where != 0) return where;
+        if (connection.ping()) return 21;
+        for (const int descriptor : theirs)
+            if (::fstat(descriptor, &now) != 0 || now.st_ino != ours.st_ino) return 22;
+        return 0;
+    };
+    EXPECT_EQ(run_in_child(in_child), 0);
+    EXPECT_TRUE(watched.owns_lock());
+    EXPECT_FALSE(watched.unlock());
 }
 
 TEST(ForkedChild, BornWhileOtherThreadsUseThePoolUsesItToo) {

@@ -50,6 +50,24 @@ TEST(LateServer, LetsGoOfALockThatWasRefusedMeanwhile) {
     EXPECT_TRUE(eventually([&] { return servers.count("k") == 3; }));
 }
 
+TEST(LateServer, IsNotWaitedForLongByThoseThatAreDividedWithoutIt) {
+    Servers servers{5};
+    Redlock quorum{servers.endpoints()};
+    EXPECT_FALSE(quorum.ping());
+    Raw{servers[2]}.set("k", "foreign", 60s);
+    servers[3].pause();
+    servers[4].pause();
+    EXPECT_FALSE((Lock{quorum, "k", 60s, std::try_to_lock}.owns_lock()));  // they are silent for the first time
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_FALSE((Lock{quorum, "k", 60s, std::try_to_lock}.owns_lock()));
+    EXPECT_LT(since(start), 500ms);  // half of what an answer may take
+    EXPECT_TRUE(eventually([&] { return servers.count("k", {false, false, false, true, true}) == 1; }));
+    servers[3].resume();
+    servers[4].resume();
+    EXPECT_TRUE(eventually([&] { return servers.count("k") == 1; }));
+    EXPECT_TRUE((Lock{quorum, "k", 60s, std::try_to_lock}.owns_lock()));
+}
+
 TEST(LateServer, LetsGoOfALockWhoseCallerGaveUp) {
     Servers servers{3};
     Redlock quorum{servers.endpoints()};

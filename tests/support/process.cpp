@@ -2,7 +2,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <stdexcept>
 
 #include <unistd.h>
@@ -31,9 +30,14 @@ Child Child::fork(const std::function<int(Lines& parent)>& body, Leave leave) {
     return {std::move(process), Lines{std::move(ours)}};
 }
 
+std::set<int> open_now() {
+    std::set<int> descriptors;
+    for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd"}) descriptors.insert(std::stoi(entry.path().filename().string()));
+    return descriptors;
+}
+
 std::size_t open_descriptors() {
-    const auto listed = std::distance(std::filesystem::directory_iterator{"/proc/self/fd"}, std::filesystem::directory_iterator{});
-    return static_cast<std::size_t>(listed) - 1;  // the listing itself has one open
+    return open_now().size() - 1;  // the listing itself has one open
 }
 
 std::size_t resident_bytes() {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,6 +52,9 @@ private:
     Subprocess process_;
     Lines lines_;
 };
+
+/// The numbers of the descriptors that this process has open; one of them is of the listing itself.
+std::set<int> open_now();
 
 /// How many descriptors this process has open.
 std::size_t open_descriptors();

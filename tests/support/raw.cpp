@@ -3,6 +3,7 @@
 #include "server.hpp"
 
 #include <cerrno>
+#include <cstring>
 #include <stdexcept>
 #include <utility>
 
@@ -88,7 +89,7 @@ void Raw::send(const std::vector<std::string>& argv) {
     for (std::size_t sent = 0; sent < static_cast<std::size_t>(length);) {
         const ssize_t n = ::send(context_->fd, formatted + sent, static_cast<std::size_t>(length) - sent, MSG_NOSIGNAL);
         if (n >= 0) sent += static_cast<std::size_t>(n);
-        else if (errno != EINTR) throw std::runtime_error{"Raw: sending " + argv.at(0) + " failed"};
+        else if (errno != EINTR) throw std::runtime_error{"Raw: sending " + argv.at(0) + ": " + std::strerror(errno)};
     }
 }
 

@@ -1,7 +1,7 @@
 // Acquiring on one server: what is said, and what is made of every kind of answer.
 #include "scripted.hpp"
 
-#include <hiredlock/exchange.hpp>
+#include <hiredlock/acquire.hpp>
 
 #include <gtest/gtest.h>
 
@@ -101,6 +101,7 @@ TEST_F(Acquiring, GivingUpSaysTheWholeScriptBehindIt) {
 TEST_F(Acquiring, DeletesAStaleTokenFirstAndJudgesTheSet) {
     claim.stale = "old";
     for (const Reply& about_stale : {number(1), number(0), nil(), error("NOPERM"), other()}) {
+        dialect.reset();
         EXPECT_EQ(start(), (Lines{"EVAL <release> 1 k old", "SET k t NX PX 1500"}));
         EXPECT_EQ(answer(about_stale), Lines{});
         EXPECT_FALSE(decided);
@@ -111,6 +112,15 @@ TEST_F(Acquiring, DeletesAStaleTokenFirstAndJudgesTheSet) {
     answer(number(0));
     answer(nil());
     expect(Answer::no);
+}
+
+TEST_F(Acquiring, DeletesAStaleTokenInAnotherFormAfterARefusal) {
+    claim.stale = "old";
+    start();
+    answer(error("NOPERM"));
+    answer(nil());
+    expect(Answer::no);
+    EXPECT_EQ(start().front(), "DELEX k IFEQ old");
 }
 
 TEST_F(Acquiring, WatchingLooksAtTheKeyBehindTheSetAndWaitsForBothAnswers) {

@@ -1,7 +1,7 @@
 // Releasing and extending on one server, in every form that a server may know.
 #include "scripted.hpp"
 
-#include <hiredlock/exchange.hpp>
+#include <hiredlock/compare_and.hpp>
 
 #include <gtest/gtest.h>
 
@@ -85,8 +85,40 @@ TEST(ReleaseExchange, OnlyOneIsSuccess) {
         one.start();
         one.answer(number(1));
         EXPECT_TRUE(one.is(Answer::yes));
+    }
+}
+
+TEST(ReleaseExchange, ConfirmsTheFormThatCanBeSentWithoutWaiting) {
+    for (const Cas form : {Cas::tair, Cas::delifeq, Cas::delex}) {
+        Releasing one{form};
+        one.start();
+        one.answer(number(1));
         EXPECT_TRUE(one.dialect.confirmed());
     }
+    Releasing by_sha1{Cas::script};
+    by_sha1.start();
+    by_sha1.answer(number(1));
+    EXPECT_FALSE(by_sha1.dialect.confirmed()) << "EVAL may be denied where EVALSHA is not";
+    Releasing whole{Cas::script};
+    whole.start();
+    whole.answer(error(noscript));
+    whole.answer(number(1));
+    EXPECT_TRUE(whole.dialect.confirmed());
+}
+
+TEST(ReleaseExchange, ThatIsGivenUpIsSaidSoThatAServerWithoutTheScriptUnderstands) {
+    Releasing one;
+    one.start();
+    one.exchange.give_up(one.said);
+    EXPECT_EQ(one.said.take(), (Lines{"EVAL <release> 1 k t"}));
+    Releasing native{Cas::delex};
+    native.start();
+    native.exchange.give_up(native.said);
+    EXPECT_TRUE(native.said.take().empty());
+    Extending extend;
+    extend.start();
+    extend.exchange.give_up(extend.said);
+    EXPECT_TRUE(extend.said.take().empty());
 }
 
 TEST(ExtendExchange, OneOrOkIsSuccessAndNilIsNo) {

@@ -1,7 +1,7 @@
 // The first words on a connection, and what their answers teach.
 #include "scripted.hpp"
 
-#include <hiredlock/exchange.hpp>
+#include <hiredlock/handshake.hpp>
 
 #include <gtest/gtest.h>
 

@@ -179,13 +179,21 @@ TEST_F(Unlocking, TheEndOfTheGuardFinishesAReleaseThatWasUnanswered) {
 }
 
 TEST_F(Unlocking, TheTokenOfAGuardThatExtendedIsAbandonedForAsLongAsItMayStay) {
-    {
-        Lock scoped{store, "s", 10s};
-        EXPECT_TRUE(scoped.extend(600s));
-        store.releases = {Fate::request_lost()};
+    for (const bool moves : {false, true}) {
+        {
+            Lock scoped{store, "s", 10s};
+            EXPECT_TRUE(scoped.extend(600s));
+            if (moves) {
+                Lock constructed{std::move(scoped)};
+                scoped = std::move(constructed);
+            }
+            store.releases = {Fate::request_lost()};
+        }
+        ASSERT_EQ(store.abandoned.size(), 1U);
+        EXPECT_GE(store.abandoned.front().ttl, 599s);
+        store.abandoned.clear();
+        store.map.remove("s");
     }
-    ASSERT_EQ(store.abandoned.size(), 1U);
-    EXPECT_GE(store.abandoned.front().ttl, 599s);
 }
 
 TEST_F(Unlocking, AnExceptionThatUnwindsMeetsAFailedReleaseWithoutTerminating) {
