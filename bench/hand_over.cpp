@@ -1,10 +1,10 @@
-// What it costs to pass a lock on. Two processes hand it to each other: from the call of unlock() in one until lock() has returned in the other. Beside
-// each hand-over two bare round trips after the same pause; and the same hand-overs done with bare hiredis, which is what the server and the scheduler
-// cost. Then many threads of two processes want the lock at once.
+// What it costs to pass a lock on. Two processes hand it to each other: from the call of unlock() in one, which has worked under the lock for a while,
+// until lock() has returned in the other. Beside each hand-over two bare round trips after the same work; and the same hand-overs done with bare
+// hiredis, which is what the server and the scheduler cost. Then many threads of two processes want the lock at once.
 // Without REDIS_URL a private server is started and has a CPU to itself, as if it were another machine: where a client and its server share one, as they
 // may with REDIS_URL, a round trip takes a fraction of the time, and three processes that hand something over cannot all have the same CPU.
 //
-//   [REDIS_URL=redis://127.0.0.1:6379] bench_hand_over [hand-overs] [microseconds of pause before each] [seconds of contention]
+//   [REDIS_URL=redis://127.0.0.1:6379] bench_hand_over [hand-overs] [microseconds of work before each] [seconds of contention]
 #include <bench/servers.hpp>
 
 #include <hiredlock/hiredlock.hpp>
@@ -36,9 +36,11 @@ using Time = std::chrono::steady_clock;
 using Microseconds = std::chrono::duration<double, std::micro>;
 
 struct Plan {
+    static constexpr std::size_t portion = 20;  // of hand-overs in a row; an even number
+
     hiredlock::Endpoint endpoint;
-    std::size_t hand_overs = 1000;
-    std::chrono::microseconds pause{300};
+    std::size_t hand_overs = 1000;  // full portions
+    std::chrono::microseconds work{500};
     std::chrono::seconds contention{5};
     int threads = 8;  // in each of two processes
 };
@@ -169,39 +171,77 @@ struct Percentiles {
     void print(const char* what) const { std::printf("%-44s p50 %7.1f us   p99 %7.1f us\n", what, p50, p99); }
 };
 
+/// What two processes have measured of one kind of lock.
 struct Samples {
     Shared<Time::time_point> began;
     Shared<double> hand_over, bare;
     explicit Samples(std::size_t size) : began(size), hand_over(size), bare(size) {}
 };
 
-/// One of two processes. `me` is 0 for the one that holds the lock first.
-template <class AnyLock>
-void ping_pong(const Plan& plan, std::size_t me, const Signal& other, const Samples& samples, AnyLock& lock) {
-    BareLock bare{plan.endpoint, "bench:bare"};
-    if (me == 0) {
-        lock.lock();
-        other.send();
-    } else {
-        other.wait();
-    }
-    for (std::size_t i = 0; i < plan.hand_overs; ++i) {
-        if (i % 2 == me) {
-            other.wait();
-            std::this_thread::sleep_for(plan.pause);
-            samples.began[i] = Time::now();
-            if (lock.unlock()) throw std::runtime_error{"the lock was lost"};
-            other.wait();
-        } else {
-            other.send();
+/// One of two processes, number 0 or 1.
+class Player {
+public:
+    Player(const Plan& plan, std::size_t me, Signal other) : plan_(plan), me_(me), other_(other), bare_{plan.endpoint, "bench:bare"} {}
+
+    /// Process 0 holds the lock before the first hand-over.
+    template <class AnyLock>
+    void begin(AnyLock& lock) {
+        if (me_ == 0) {
             lock.lock();
-            samples.hand_over[i] = Microseconds{Time::now() - samples.began[i]}.count();
-            std::this_thread::sleep_for(plan.pause);
-            samples.bare[i] = bare.cycle().count();
-            other.send();
+            other_.send();
+        } else {
+            other_.wait();
         }
     }
-    if (plan.hand_overs % 2 == me) lock.unlock();
+
+    /// Hand-over number i of a lock: from process 0 where i is even.
+    template <class AnyLock>
+    void hand_over(AnyLock& lock, const Samples& samples, std::size_t i) {
+        if (i % 2 == me_) {
+            other_.wait();
+            work();
+            samples.began[i] = Time::now();
+            if (lock.unlock()) throw std::runtime_error{"the lock was lost"};
+            other_.wait();
+        } else {
+            other_.send();
+            lock.lock();
+            samples.hand_over[i] = Microseconds{Time::now() - samples.began[i]}.count();
+            work();
+            samples.bare[i] = bare_.cycle().count();
+            other_.send();
+        }
+    }
+
+private:
+    void work() const {
+        for (const auto end = Time::now() + plan_.work; Time::now() < end;) {
+        }
+    }
+
+    const Plan& plan_;
+    std::size_t me_;
+    Signal other_;
+    BareLock bare_;
+};
+
+/// In small portions by turns: a slow spell of the machine falls on both alike.
+void measure(const Plan& plan, std::size_t me, const Signal& other, const Samples& ours, const Samples& theirs) {
+    constexpr std::size_t portion = Plan::portion;
+    hiredlock::Pool pool{plan.endpoint};
+    hiredlock::Lock lock{pool, "bench:hand-over", 30s, std::defer_lock};
+    BareLock by_hiredis{plan.endpoint, "bench:bare-hand-over"};
+    Player player{plan, me, other};
+    player.begin(lock);
+    player.begin(by_hiredis);
+    const Samples unmeasured{portion};
+    for (std::size_t i = 0; i < portion; ++i) player.hand_over(lock, unmeasured, i);
+    for (std::size_t i = 0; i < portion; ++i) player.hand_over(by_hiredis, unmeasured, i);
+    for (std::size_t first = 0; first < plan.hand_overs; first += portion) {
+        for (std::size_t i = first; i < first + portion; ++i) player.hand_over(lock, ours, i);
+        for (std::size_t i = first; i < first + portion; ++i) player.hand_over(by_hiredis, theirs, i);
+    }
+    if (me == 0) by_hiredis.unlock();
 }
 
 /// Counts with a lock around it, in memory that is not atomic.
@@ -242,34 +282,18 @@ void in_two_processes(Body body) {
     if (::waitpid(child, &status, 0) != child || status != 0) throw std::runtime_error{"the other process failed"};
 }
 
-/// Hand-overs, in which `make` makes each process its lock.
-template <class Make>
-void hand_over(const Plan& plan, const Samples& samples, Make make) {
-    int ends[2];
-    if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) throw std::runtime_error{"no socket pair"};
-    in_two_processes([&](std::size_t me) { make([&](auto& lock) { ping_pong(plan, me, Signal{ends[me]}, samples, lock); }); });
-    ::close(ends[0]);
-    ::close(ends[1]);
-}
-
 void run(const Plan& plan) {
     const Samples ours{plan.hand_overs}, theirs{plan.hand_overs};
-    hand_over(plan, theirs, [&](auto use) {
-        BareLock lock{plan.endpoint, "bench:bare-hand-over"};
-        use(lock);
-    });
-    hand_over(plan, ours, [&](auto use) {
-        hiredlock::Pool pool{plan.endpoint};
-        hiredlock::Lock lock{pool, "bench:hand-over", 30s, std::defer_lock};
-        use(lock);
-    });
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) throw std::runtime_error{"no socket pair"};
+    in_two_processes([&](std::size_t me) { measure(plan, me, Signal{ends[me]}, ours, theirs); });
     const Percentiles bare{theirs.bare}, again{ours.bare}, by_hiredis{theirs.hand_over}, hand_over{ours.hand_over};
     bare.print("two bare round trips");
     by_hiredis.print("hand-over by bare hiredis");
     again.print("two bare round trips, again");
     hand_over.print("hand-over");
     const double apart = std::max(bare.p50, again.p50) / std::min(bare.p50, again.p50) - 1;
-    std::printf("two bare loops differ by %.1f %%%s\n", 100 * apart, apart > 0.1 ? ": too much to judge by, run it again on a quiet machine" : "");
+    std::printf("two bare loops differ by %.1f %%%s\n", 100 * apart, apart > 0.02 ? ": too much to judge by, run it again on a quiet machine" : "");
     std::printf("p50 %.2f x two bare round trips (good: at most 1.00), %.2f x the hand-over by bare hiredis; p99 %.2f x (good: at most 3.00)\n",
                 hand_over.p50 / again.p50, hand_over.p50 / by_hiredis.p50, hand_over.p99 / again.p50);
 
@@ -301,8 +325,8 @@ int main(int argc, char** argv) {
         bench::wait_for(plan.endpoint);
         plan.endpoint.cas = hiredlock::Cas::script;  // as the bare loop does
         const auto argument = [&](int i, long otherwise) { return argc > i ? std::max(1L, std::strtol(argv[i], nullptr, 10)) : otherwise; };
-        plan.hand_overs = static_cast<std::size_t>(argument(1, 1000));
-        plan.pause = std::chrono::microseconds{argument(2, 300)};
+        plan.hand_overs = (static_cast<std::size_t>(argument(1, 1000)) + Plan::portion - 1) / Plan::portion * Plan::portion;
+        plan.work = std::chrono::microseconds{argument(2, 500)};
         plan.contention = std::chrono::seconds{argument(3, 5)};
         run(plan);
     } catch (const std::exception& e) {

@@ -5,7 +5,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -15,10 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include <hiredlock/batch.hpp>
 #include <hiredlock/orphans.hpp>
-#include <hiredlock/quorum.hpp>
-#include <hiredlock/session.hpp>
+#include <hiredlock/upkeep.hpp>
+#include <hiredlock/socket.hpp>
 #include <hiredlock/token.hpp>
 #include <hiredlock/watchdog.hpp>
 
@@ -28,9 +26,8 @@ namespace hiredlock::detail {
 class Caretaker {
 public:
     /// With several servers a majority of them decides. `on_reminder` is called, on the thread, at the time of remind() and at each that it returns.
-    explicit Caretaker(const std::vector<Endpoint>& endpoints, std::function<Clock::time_point()> on_reminder = {}) : on_reminder_(std::move(on_reminder)) {
-        for (const Endpoint& endpoint : endpoints) nodes_.push_back(std::make_unique<Node>(endpoint));
-    }
+    explicit Caretaker(const std::vector<Endpoint>& endpoints, std::function<Clock::time_point()> on_reminder = {})
+        : upkeep_(endpoints, mutex_, schedule_, orphans_), on_reminder_(std::move(on_reminder)) {}
     Caretaker(const Caretaker&) = delete;
     Caretaker& operator=(const Caretaker&) = delete;
 
@@ -61,7 +58,7 @@ public:
         renewal->paused = renewal->in_round = renewal->in_flight = false;
         ++renewal->acquisition;
         renewal->spacing = renewal->interval;
-        renewal->due = pace::first(Clock::now(), renewal->interval, random());
+        renewal->due = pace::first(Clock::now(), renewal->interval, next_jitter());
         schedule_.add(renewal);
     }
 
@@ -93,7 +90,7 @@ public:
         if (outcome.answer == Answer::yes) {
             renewal->ttl = ttl;
             renewal->interval = interval;
-            extended(*renewal, outcome.sent, ttl);
+            extended(*renewal, outcome.sent, ttl, next_jitter());
         } else {
             renewal->lease.unanswered(ttl);
             renewal->spacing = std::min(renewal->spacing, interval);
@@ -126,54 +123,12 @@ public:
     /// In a forked child, where the thread does not exist.
     void close_inherited() noexcept {
         waker_.close_inherited();
-        for (const auto& node : nodes_) node->session.close_inherited();
+        upkeep_.close_inherited();
     }
 
 private:
-    static constexpr std::size_t largest_batch = 512;
     static constexpr std::chrono::milliseconds longest_flight{250};
     static constexpr std::chrono::seconds idle_before_end{10};
-    static constexpr std::chrono::milliseconds shortest_time_for_answers{5};
-    static constexpr std::chrono::milliseconds shortest_wait{10};
-
-    /// What one round of work is about, alive until the last server has answered or timed out.
-    struct Round {
-        struct Task {
-            std::shared_ptr<Renewal> renewal{};  // or else an orphan
-            std::uint64_t acquisition = 0;
-            Orphan orphan{};  // of a renewal, copies of its key and token
-            Claim claim{};
-            Votes votes{};
-            bool sent = false;
-            std::error_code error{};
-            std::string words{};
-        };
-        std::vector<Task> tasks;
-        Clock::time_point sent = Clock::time_point::max();
-        std::size_t nodes_out = 0;
-    };
-
-    struct Node {
-        explicit Node(const Endpoint& endpoint) : session(endpoint) {}
-        Session session;
-        std::unique_ptr<Batch> batch;    // null: idle
-        std::shared_ptr<Round> round;
-        std::vector<bool> answered;      // by task
-    };
-
-    static std::uint64_t random() {
-        static std::atomic<std::uint64_t> count{0};
-        static const std::string seed = new_token();
-        return jitter(seed, count.fetch_add(1, std::memory_order_relaxed));
-    }
-
-    /// A confirmed extend. One before it that was not answered may yet come into force and leave its shorter ttl: then that is to be kept alive.
-    static void extended(Renewal& renewal, Clock::time_point sent, std::chrono::milliseconds ttl) {
-        if (!renewal.lease.extended(Clock::now(), sent, ttl)) return;  // too late: a loss, told in a moment
-        const auto end = renewal.lease.end();
-        renewal.spacing = end < lease_end(sent, ttl) ? std::min(renewal.interval, (end - sent) / 3) : renewal.interval;
-        renewal.due = pace::after_success(sent, renewal.spacing, random());
-    }
 
     void start() {
         if (std::exchange(finished_, false)) thread_.join();
@@ -197,11 +152,11 @@ private:
         std::unique_lock lock{mutex_};
         auto busy_at = Clock::now();
         while (!stopping_) {
-            if (round_ == nullptr) compose();
+            if (!upkeep_.is_open()) upkeep_.begin();
             lock.unlock();
-            for (const auto& node : nodes_) step(*node);
+            upkeep_.step();
             lock.lock();
-            if (round_ != nullptr && is_decided(*round_)) settle(*std::exchange(round_, nullptr));
+            if (upkeep_.end()) changed_.notify_all();
             const auto losses = schedule_.take_losses(Clock::now());
             for (const auto& renewal : losses) tell(lock, renewal);
             if (Clock::now() >= reminder_) {
@@ -213,168 +168,30 @@ private:
             }
             const auto now = Clock::now();
             // With a round out nothing else is sent; a look each millisecond is enough for losses.
-            const auto until = round_ == nullptr ? next_work() : std::max(next_work(), now + std::chrono::milliseconds{1});
-            if (until != Clock::time_point::max() || round_ != nullptr || is_node_out()) busy_at = now;
+            const auto until = upkeep_.is_open() ? std::max(next_work(), now + std::chrono::milliseconds{1}) : next_work();
+            if (until != Clock::time_point::max() || upkeep_.is_waiting()) busy_at = now;
             if (now >= busy_at + idle_before_end) break;
             if (until <= now) continue;
             lock.unlock();
             sleep(std::min(until, busy_at + idle_before_end));
             lock.lock();
         }
-        for (const auto& node : nodes_) node->session.close();
+        upkeep_.close();
         finished_ = true;
     }
 
     /// While a round is under way the next waits for its end; a loss does not.
     Clock::time_point next_work() const noexcept {
         const auto next = std::min(schedule_.next(), reminder_);
-        return round_ == nullptr ? std::min(next, orphans_.next_due()) : next;
-    }
-
-    bool is_node_out() const noexcept {
-        return std::any_of(nodes_.begin(), nodes_.end(), [](const auto& node) { return node->batch != nullptr; });
+        return upkeep_.is_open() ? next : std::min(next, orphans_.next_due());
     }
 
     /// Waits for servers, for somebody's wake(), or for a time.
     void sleep(Clock::time_point until) {
         std::vector<pollfd> descriptors{{waker_.readable(), POLLIN, 0}};
-        for (const auto& node : nodes_) {
-            if (node->batch == nullptr) continue;
-            descriptors.push_back({node->session.descriptor(), node->session.events(), 0});
-            until = std::min(until, node->session.wake());
-        }
-        poll_once(descriptors, until);
+        const auto limit = upkeep_.wait_for(descriptors);
+        poll_once(descriptors, std::min(until, limit));
         waker_.rest();
-    }
-
-    /// Takes what is due and hands it to every server that is free.
-    void compose() {
-        const auto now = Clock::now();
-        auto round = std::make_shared<Round>();
-        Clock::duration time = Clock::duration::max();
-        for (const auto& entry : schedule_.due_renewals(now, largest_batch)) {
-            Round::Task task{.renewal = entry, .acquisition = entry->acquisition, .votes = {.nodes = nodes_.size()}};
-            task.orphan.key = entry->key;
-            task.orphan.token = entry->token;
-            task.claim = {.ttl = entry->ttl, .acknowledged = entry->acknowledged};
-            time = std::min(time, entry->spacing);
-            round->tasks.push_back(std::move(task));
-            entry->in_round = true;
-            schedule_.changed(entry);
-        }
-        if (round->tasks.size() < largest_batch)
-            for (Orphan& orphan : orphans_.take_due(now)) round->tasks.push_back({.orphan = std::move(orphan), .votes = {.nodes = nodes_.size()}});
-        if (round->tasks.empty()) return;
-        // A WAIT holds up what comes after it, and those that go with it hear no earlier. None of them may be lost by that.
-        auto until = Clock::time_point::max();
-        for (auto& task : round->tasks) {
-            task.claim.key = task.orphan.key;
-            task.claim.token = task.orphan.token;
-            if (task.renewal != nullptr) until = std::min(until, Schedule::half_way(now, *task.renewal));
-        }
-        if (std::any_of(round->tasks.begin(), round->tasks.end(), [](const auto& task) { return task.claim.acknowledged.is_asked(); }))
-            until = schedule_.may_wait(now, until);
-        const auto spare = std::max<Clock::duration>(until - now, shortest_wait);
-        for (auto& task : round->tasks) {
-            auto& timeout = task.claim.acknowledged.timeout;
-            timeout = std::min(timeout, std::chrono::ceil<std::chrono::milliseconds>(std::min<Clock::duration>(spare, std::chrono::hours{1})));
-        }
-        // Answers that are slow although the server is well must not be given up on each time.
-        time = std::max({time, 4 * round_trip_, Clock::duration{shortest_time_for_answers}});
-        round_ = round;
-        for (const auto& node : nodes_)
-            if (node->batch == nullptr) hand_to(*node, round, time);
-        for (auto& task : round->tasks) task.votes.failed += nodes_.size() - round->nodes_out;  // those still busy with an earlier round
-    }
-
-    void hand_to(Node& node, const std::shared_ptr<Round>& round, Clock::duration time) {
-        std::vector<Batch::Item> items;
-        for (const auto& task : round->tasks)
-            items.push_back({task.renewal != nullptr ? CompareAnd::Do::extend : CompareAnd::Do::release, task.claim});
-        node.round = round;
-        node.answered.assign(items.size(), false);
-        const auto select = [this, &node](std::size_t i) { return still_wanted(*node.round, i); };
-        const auto answered = [&node](std::size_t i, Answer answer, std::error_code error, const std::string& words) {
-            node.answered[i] = true;
-            count(node.round->tasks[i], answer, error, node.session.name() + ": " + words);
-        };
-        node.batch = std::make_unique<Batch>(std::move(items), node.session.dialect(), time, select, answered);
-        node.session.begin(*node.batch, Clock::time_point::max());  // its own time for answers is the limit
-        ++round->nodes_out;
-    }
-
-    static void count(Round::Task& task, Answer answer, std::error_code error, std::string words) {
-        task.votes.yes += answer == Answer::yes ? 1 : 0;
-        task.votes.no += answer == Answer::no ? 1 : 0;
-        if (answer == Answer::yes || answer == Answer::no) return;
-        ++task.votes.failed;
-        task.error = error;
-        task.words = std::move(words);
-    }
-
-    /// At the moment of sending: a lock that was unlocked meanwhile is not renewed any more, and the lease of one that is counts as the shorter.
-    bool still_wanted(Round& round, std::size_t i) {
-        const std::scoped_lock lock{mutex_};
-        Round::Task& task = round.tasks[i];
-        if (task.renewal == nullptr) return true;
-        const auto now = Clock::now();
-        Renewal& renewal = *task.renewal;
-        if (!renewal.watched || renewal.paused || renewal.acquisition != task.acquisition || !renewal.lease.holds(now)) return false;
-        if (renewal.ttl != task.claim.ttl) return false;  // the guard has extended it meanwhile, and that must not be undone
-        round.sent = std::min(round.sent, now);
-        renewal.lease.extending(now, task.claim.ttl);
-        renewal.in_flight = task.sent = true;
-        schedule_.changed(task.renewal);
-        return true;
-    }
-
-    void step(Node& node) {
-        if (node.batch == nullptr) return;
-        node.session.step();
-        const auto outcome = node.batch->ended;
-        if (!outcome) return;
-        for (std::size_t i = 0; i < node.answered.size(); ++i)
-            if (!node.answered[i]) count(node.round->tasks[i], Answer::failed, outcome->error, outcome->detail);
-        --node.round->nodes_out;
-        node.batch.reset();
-        node.round.reset();
-    }
-
-    /// When a majority has said the same of each renewal there is nothing to wait for. Orphans are to be gone everywhere, but nothing waits for them.
-    bool is_decided(const Round& round) const {
-        if (round.nodes_out == 0) return true;
-        const bool may_wait = schedule_.next() > Clock::now();
-        return std::all_of(round.tasks.begin(), round.tasks.end(), [may_wait](const Round::Task& task) {
-            return task.renewal != nullptr ? task.votes.is_decided() : task.votes.pending() == 0 || !may_wait;
-        });
-    }
-
-    /// Puts what became of a round into the schedule.
-    void settle(const Round& round) {
-        const auto now = Clock::now();
-        if (round.sent <= now) round_trip_ = now - round.sent;
-        for (const Round::Task& task : round.tasks) {
-            if (task.renewal == nullptr) {
-                if (task.votes.yes < task.votes.nodes) orphans_.unsettled(task.orphan, now);
-                continue;
-            }
-            Renewal& renewal = *task.renewal;
-            if (renewal.acquisition != task.acquisition) continue;
-            renewal.in_round = renewal.in_flight = false;
-            if (!renewal.watched) continue;
-            if (task.sent && task.votes.is_granted()) {
-                extended(renewal, round.sent, task.claim.ttl);
-            } else if (task.sent && task.votes.is_refused()) {
-                renewal.lease.clear();
-                renewal.lost_because = "the server says that it has expired or is another's";
-            } else {
-                if (task.sent) renewal.lease.unanswered(task.claim.ttl);
-                renewal.due = pace::after_failure(now, renewal.spacing);
-                renewal.lost_because = "its lease ran out before it could be renewed: " + task.words;
-            }
-            schedule_.changed(task.renewal);
-        }
-        changed_.notify_all();
     }
 
     /// Tells a loss, once: stop callbacks and on_lost run without the mutex, and may unlock or destroy the guard.
@@ -397,14 +214,12 @@ private:
         changed_.notify_all();
     }
 
-    std::vector<std::unique_ptr<Node>> nodes_;  // the thread's own
     Waker waker_;
     std::mutex mutex_;
     std::condition_variable changed_;
     Schedule schedule_;
     Orphans orphans_;
-    std::shared_ptr<Round> round_;  // the one whose outcome is still open
-    Clock::duration round_trip_{};
+    Upkeep upkeep_;  // the thread's own
     std::function<Clock::time_point()> on_reminder_;
     Clock::time_point reminder_ = Clock::time_point::max();
     bool stopping_ = false;

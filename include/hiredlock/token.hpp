@@ -7,6 +7,7 @@
 #endif
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <string>
@@ -41,6 +42,13 @@ inline std::uint64_t jitter(const std::string& token, std::uint64_t count) noexc
     bits = (bits ^ (bits >> 30U)) * 0xbf58476d1ce4e5b9U;
     bits = (bits ^ (bits >> 27U)) * 0x94d049bb133111ebU;
     return bits ^ (bits >> 31U);
+}
+
+/// The next of this program's, for what many threads share.
+inline std::uint64_t next_jitter() {
+    static std::atomic<std::uint64_t> count{0};
+    static const std::string seed = new_token();
+    return jitter(seed, count.fetch_add(1, std::memory_order_relaxed));
 }
 
 }  // namespace detail
