@@ -2,12 +2,30 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include <hiredlock/dialect.hpp>
 #include <hiredlock/exchange.hpp>
 #include <hiredlock/fifo.hpp>
 
 namespace hiredlock::detail {
+
+/// Reads a key without asking for it, so that a tracked connection is told when it goes.
+class Look final : public Exchange {
+public:
+    explicit Look(std::string_view key) : key_(key) {}
+    void start(CommandSink& sink) override { sink.command({"PTTL", key_}); }
+    bool take(const Reply& reply, CommandSink&) override {
+        if (reply.kind != Reply::Kind::integer) return fail(reply);
+        left = reply.integer;
+        return decide(Answer::yes);
+    }
+
+    long long left = -1;  ///< milliseconds, -1 without an end, -2 gone
+
+private:
+    std::string_view key_;
+};
 
 /// Puts the token into the key if that is empty: SET NX, or with a fencing number a script, or where scripts are denied a transaction. Before it,
 /// where an earlier token of ours may be in the key, that token's compare-and-delete; behind it, after a grant only, WAIT.

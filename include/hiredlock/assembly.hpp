@@ -138,6 +138,15 @@ public:
         if (std::find(others.begin(), others.end(), false) != others.end()) begin(Question::unawaited_release, round.claim, std::move(others));
     }
 
+    /// Whether the first server said no: another's token is there. Waits for its answer, which nothing depended on, if it has answered everything before.
+    bool is_refused_by_first(const Round& round, const Patience& patience) {
+        constexpr std::size_t these = 2;  // the question, and the release behind it
+        while (round.is_out(0) && sessions_[0].is_greeted() && sessions_[0].under_way() <= these && !patience.stop.stop_requested() &&
+               Clock::now() < patience.until)
+            wait(patience);
+        return !round.is_out(0) && round.answer(0) == Answer::no;
+    }
+
     /// Takes answers that came, and goes on with what was begun, after their caller had gone. True where more is to come.
     bool tend() {
         for (Session& session : sessions_)

@@ -107,6 +107,22 @@ public:
         return std::nullopt;
     }
 
+    /// For the first in a line whose question was answered over other connections: from here on it is called when the key changes. Says what is left
+    /// of the key's ttl (acquire.hpp); nothing where notifications cannot be had just now.
+    std::optional<std::chrono::milliseconds> watch(const std::string& key, const Patience& patience) {
+        if (!is_worth_trying()) return std::nullopt;
+        const auto tracker = tracker_.lend(patience);
+        const bool subscribed = tracker && subscribe(*tracker, patience);
+        Look look{key};
+        const Outcome outcome = subscribed ? tracker->run(look, patience) : Outcome{};
+        const std::scoped_lock lock{mutex_};
+        if (!subscribed) return do_without(longest_silence), std::nullopt;
+        if (std::exchange(tracked_over_, tracker->connections()) != tracker->connections()) call_heads(key);
+        if (outcome.answer == Answer::yes && tracker->is_tracking()) return std::chrono::milliseconds{look.left};
+        do_without(tracker->is_redirect_gone() ? Clock::duration{} : Clock::duration{outcome.error ? longest_silence : unavailable});
+        return std::nullopt;
+    }
+
     /// Closes the connections if nobody has waited for `pause`. Returns when to look again; time_point::max() where there is no need to.
     Clock::time_point close_if_idle(Clock::duration pause) {
         const std::scoped_lock lock{mutex_};
@@ -273,7 +289,7 @@ private:
 
     /// Notifications cannot be had for a while.
     void do_without(Clock::duration pause) {
-        not_before_ = after(Clock::now(), pause);
+        not_before_ = std::max(not_before_, after(Clock::now(), pause));
         if (listening_) return;
         subscribed_ = false;
         subscriber_.close();

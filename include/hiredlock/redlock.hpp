@@ -21,6 +21,7 @@
 #include <hiredlock/caretaker.hpp>
 #include <hiredlock/connection.hpp>
 #include <hiredlock/lending.hpp>
+#include <hiredlock/notifier.hpp>
 #include <hiredlock/process.hpp>
 
 namespace hiredlock {
@@ -80,14 +81,27 @@ public:
     Outcome acquire(const Claim& claim, const Patience& patience) {
         State& here = state_.get();
         return use(here, patience, [&](detail::Assembly& assembly) {
-            const auto round = assembly.ask(detail::Question::acquire, claim, patience);
-            Outcome outcome = assembly.verdict(*round);
-            if (outcome.answer == Answer::yes)
-                here.lacking.note(claim.token, round->without());
-            else
-                assembly.take_back(*round);
-            return outcome;
+            return conclude(here, assembly, *assembly.ask(detail::Question::acquire, claim, patience));
         });
+    }
+    detail::Notifier& line() { return state_.get().notifier; }
+    /// The first server tells when its vote may be free again. That is a hint, which may fail to come (that server may be the only one that has the lock
+    /// for another): so whoever waits asks from time to time as well. Where that server has granted to us there is nothing to be told.
+    Outcome acquire_and_watch(const Claim& claim, const Patience& patience) {
+        State& here = state_.get();
+        const Patience look{std::min(patience.until, detail::after(Clock::now(), longest_look)), patience.stop};
+        bool is_held_by_another = false;
+        Outcome outcome = use(here, patience, [&](detail::Assembly& assembly) {
+            const auto round = assembly.ask(detail::Question::acquire, claim, patience);
+            Outcome concluded = conclude(here, assembly, *round);
+            is_held_by_another = concluded.answer == Answer::no && assembly.is_refused_by_first(*round, look);
+            return concluded;
+        });
+        if (!is_held_by_another) return outcome;
+        const auto left = here.notifier.watch(std::string{claim.key}, look);
+        if (left && *left < std::chrono::milliseconds{-1}) outcome.left = left;  // gone between the question and the look
+        if (left) here.remind(here.reminded_of_waiters, idle_before_close);
+        return outcome;
     }
     Outcome extend(const Claim& claim, const Patience& patience) { return ask(detail::Question::extend, claim, patience); }
     Outcome release(const Claim& claim, const Patience& patience) { return ask(detail::Question::release, claim, patience); }
@@ -99,11 +113,14 @@ public:
 
 private:
     static constexpr std::chrono::milliseconds before_tending{250};
+    static constexpr std::chrono::milliseconds longest_look{100};  // what a pause may be prolonged by for the sake of a notification
+    static constexpr std::chrono::seconds idle_before_close{10};  // of the connections that only those who wait need
 
     struct State {
         State(std::vector<Endpoint> all, RedlockOptions chosen)
             : servers(std::move(all)),
               options(std::move(chosen)),
+              notifier(servers.front()),
               caretaker(servers, [this] { return tend(); }),
               assemblies(options.size, [this] { return detail::Assembly{servers, caretaker}; }) {
             for (const Endpoint& server : servers) longest_wait = std::max(longest_wait, server.command_timeout);
@@ -116,15 +133,25 @@ private:
         std::unique_ptr<State> remade() const { return std::make_unique<State>(servers, options); }
         void close_inherited() noexcept {
             for (detail::Assembly& assembly : assemblies.all()) assembly.close_inherited();
+            notifier.close_inherited();
             caretaker.close_inherited();
         }
 
-        /// On the caretaker's thread: late answers, where nobody uses the connections that they come on.
+        /// Of answers that may come late, and of connections to close once nobody waits.
+        void remind(std::atomic<bool>& reminded, Clock::duration pause) {
+            if (!reminded.exchange(true, std::memory_order_relaxed)) caretaker.remind(Clock::now() + pause);
+        }
+
+        /// On the caretaker's thread: takes late answers, where nobody uses the connections that they come on.
         Clock::time_point tend() {
             const std::scoped_lock lock{tending};
-            reminded = false;  // before looking, so that whoever leaves something behind the look asks for another reminder
-            if (is_ending || !tend_idle() || reminded.exchange(true)) return Clock::time_point::max();
-            return Clock::now() + before_tending;
+            reminded_of_answers = reminded_of_waiters = false;  // before looking, so that whoever leaves something behind the look asks for another reminder
+            if (is_ending) return Clock::time_point::max();
+            auto next = notifier.close_if_idle(idle_before_close);
+            if (next != Clock::time_point::max()) reminded_of_waiters = true;
+            if (!tend_idle()) return next;
+            reminded_of_answers = true;
+            return std::min(next, Clock::now() + before_tending);
         }
         bool tend_idle() {
             const auto assembly = assemblies.lend({.until = Clock::time_point::min(), .stop = {}});
@@ -140,7 +167,8 @@ private:
         detail::Lacking lacking;
         std::mutex tending;
         bool is_ending = false;
-        std::atomic<bool> reminded{false};
+        std::atomic<bool> reminded_of_answers{false}, reminded_of_waiters{false};
+        detail::Notifier notifier;
         detail::Caretaker caretaker;  // outlives the rounds, which give it their orphans
         detail::Lending<detail::Assembly> assemblies;
     };
@@ -163,6 +191,16 @@ private:
         return servers;
     }
 
+    /// What the votes mean for the caller and for those who gave them.
+    static Outcome conclude(State& here, detail::Assembly& assembly, const detail::Round& round) {
+        Outcome outcome = assembly.verdict(round);
+        if (outcome.answer == Answer::yes)
+            here.lacking.note(round.token, round.without());
+        else
+            assembly.take_back(round);
+        return outcome;
+    }
+
     Outcome ask(detail::Question what, const Claim& claim, const Patience& patience) {
         State& here = state_.get();
         const bool is_release = what == detail::Question::release || what == detail::Question::unawaited_release;
@@ -178,7 +216,7 @@ private:
             return {.error = Errc::timed_out,
                     .detail = "all " + std::to_string(here.options.size) + " sets of connections stayed in use (RedlockOptions::size)"};
         Outcome outcome = operation(*assembly);
-        if (assembly->is_busy() && !here.reminded.exchange(true, std::memory_order_relaxed)) here.caretaker.remind(Clock::now() + before_tending);
+        if (assembly->is_busy()) here.remind(here.reminded_of_answers, before_tending);
         return outcome;
     }
 

@@ -51,8 +51,9 @@ struct Fixed {
     std::chrono::nanoseconds pause(unsigned, std::uint64_t) const noexcept { return interval; }
 };
 
-/// Is told by the server when the lock goes, whoever deleted it, and asks then. The default where the Store can notify (a Pool); where the server
-/// cannot (before Redis 6, or denied by ACL), it asks as `otherwise` says.
+/// Is told by the server when the lock goes, whoever deleted it, and asks then. The default where the Store can notify (a Pool, a Redlock); where the
+/// server cannot (before Redis 6, or denied by ACL), it asks as `otherwise` says. On a Redlock it is told by the first server, and asks as `otherwise`
+/// says besides: a lock may go from a majority without that one.
 ///
 /// Threads of one Store that wait for one key form a line, first come first served; only its head talks to the server. It also asks when the other's
 /// ttl ends, and each `poll` in case a message was lost.

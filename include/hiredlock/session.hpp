@@ -147,6 +147,7 @@ public:
         close();
     }
 
+    bool is_tracking() const noexcept { return tracking_; }
     /// Whether that client had gone when this connection was made.
     bool is_redirect_gone() const noexcept { return redirect_gone_; }
 

@@ -1,0 +1,107 @@
+// Waiting for a lock on a majority: the first server tells when it goes there, and whoever waits asks from time to time as well.
+#include "servers.hpp"
+#include "waiters.hpp"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using namespace std::chrono_literals;
+using namespace guards;
+using hiredlock::Lock;
+using hiredlock::Redlock;
+using hiredlock::renew::Watchdog;
+using support::eventually;
+using support::Monitor;
+using support::Raw;
+
+/// Asks by itself every ten seconds only.
+constexpr hiredlock::retry::OnRelease when_told{.otherwise = {.min = 10s, .max = 10s, .factor = 1}};
+
+TEST(WaitingForAQuorum, IsEndedByTheFirstServersNotification) {
+    Servers servers{3};
+    Redlock quorum{servers.endpoints()}, rival{servers.endpoints()};
+    Lock held{rival, "k", 60s};
+    Raw raw{servers[0]};
+    for (int round = 0; round < 5; ++round) {
+        auto waiting = wait_for_lock(quorum, "k", when_told);
+        ASSERT_TRUE(is_armed(raw));
+        std::this_thread::sleep_for(5ms);
+        const auto start = std::chrono::steady_clock::now();
+        EXPECT_FALSE(held.unlock());
+        EXPECT_TRUE(waiting.get());
+        EXPECT_LT(since(start), 800ms);  // its own pauses are of 5 s on average
+        held.lock();
+    }
+    Raw other{servers[1]};
+    EXPECT_EQ(subscribers(raw).size(), 1U);
+    EXPECT_TRUE(subscribers(other).empty());
+}
+
+TEST(WaitingForAQuorum, IsDoneByOneThreadOfAProcessForAll) {
+    Servers servers{3};
+    Redlock quorum{servers.endpoints()}, rival{servers.endpoints()};
+    Lock held{rival, "k", 60s};
+    std::vector<std::future<bool>> waiting;
+    for (int i = 0; i < 8; ++i) waiting.push_back(wait_for_lock(quorum, "k"));
+    Raw raw{servers[0]};
+    ASSERT_TRUE(is_armed(raw));
+    Monitor monitor{servers[0]};
+    EXPECT_FALSE(held.unlock());
+    EXPECT_TRUE(all_got_it(waiting));
+    EXPECT_LE(monitor.count(acquires("k")), 40U) << "each of them asks only when it is its turn";
+}
+
+TEST(WaitingForAQuorum, KeepsItsConnectionsForTenSecondsAndNotForEver) {
+    Servers servers{3};
+    Redlock quorum{servers.endpoints()}, rival{servers.endpoints()};
+    Lock held{rival, "k", 60s};
+    auto waiting = wait_for_lock(quorum, "k", when_told);
+    Raw raw{servers[0]};
+    ASSERT_TRUE(is_armed(raw));
+    EXPECT_FALSE(held.unlock());
+    EXPECT_TRUE(waiting.get());
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_EQ(subscribers(raw).size() + trackers(raw).size(), 2U);
+    EXPECT_TRUE(eventually([&] { return subscribers(raw).empty() && trackers(raw).empty(); }, 25s));
+    EXPECT_GE(since(start), 8s);
+}
+
+TEST(WaitingForAQuorum, IsNotDisturbedBeyondMeasureByRenewals) {
+    Servers servers{3};
+    Redlock quorum{servers.endpoints()}, rival{servers.endpoints()};
+    const Lock held{rival, "k", 60s, Watchdog{.interval = 50ms}};
+    Monitor monitor{servers[0]};
+    EXPECT_FALSE((Lock{quorum, "k", 60s, 2s, when_told}.owns_lock()));
+    const auto asked = monitor.count(acquires("k"));
+    EXPECT_GE(asked, 10U) << "or it was not told of any";
+    EXPECT_LE(asked, 2 * 2000 / 50U) << "once for each renewal, and not in a circle";
+}
+
+TEST(WaitingForAQuorum, GoesOnWhereTheFirstServerTellsNothing) {
+    enum class First { is_killed, is_paused, is_foreign, denies };
+    for (const First first : {First::is_killed, First::is_paused, First::is_foreign, First::denies}) {
+        SCOPED_TRACE(static_cast<int>(first));
+        Servers servers{3};
+        if (first == First::denies) Raw{servers[0]}({"ACL", "SETUSER", "default", "-client|tracking", "-subscribe"});
+        Redlock quorum{servers.endpoints()}, rival{servers.endpoints()};
+        Lock held{rival, "k", 60s};
+        ASSERT_TRUE(servers.holds_everywhere("k"));
+        if (first == First::is_killed) servers[0].kill();
+        if (first == First::is_paused) servers[0].pause();
+        if (first == First::is_foreign) Raw{servers[0]}.set("k", "foreign", 60s);
+        auto waiting = std::async(std::launch::async, [&] { return Lock{quorum, "k", 60s, 20s}.owns_lock(); });
+        EXPECT_EQ(waiting.wait_for(500ms), std::future_status::timeout);
+        const auto start = std::chrono::steady_clock::now();
+        held.unlock();
+        EXPECT_TRUE(waiting.get());
+        EXPECT_LT(since(start), 3s);
+        if (first == First::is_paused) servers[0].resume();
+    }
+}
+
+}  // namespace
