@@ -138,13 +138,13 @@ public:
         if (std::find(others.begin(), others.end(), false) != others.end()) begin(Question::unawaited_release, round.claim, std::move(others));
     }
 
-    /// Whether the first server said no: another's token is there. Waits for its answer, which nothing depended on, if it has answered everything before.
-    bool is_refused_by_first(const Round& round, const Patience& patience) {
+    /// The first server's. Waits for it, though nothing depended on it, if that server has answered everything before.
+    Answer answer_of_first(const Round& round, const Patience& patience) {
         constexpr std::size_t these = 2;  // the question, and the release behind it
         while (round.is_out(0) && sessions_[0].is_greeted() && sessions_[0].under_way() <= these && !patience.stop.stop_requested() &&
                Clock::now() < patience.until)
             wait(patience);
-        return !round.is_out(0) && round.answer(0) == Answer::no;
+        return round.is_out(0) ? Answer::unknown : round.answer(0);
     }
 
     /// Takes answers that came, and goes on with what was begun, after their caller had gone. True where more is to come.

@@ -86,20 +86,23 @@ public:
     }
     detail::Notifier& line() { return state_.get().notifier; }
     /// The first server tells when its vote may be free again. That is a hint, which may fail to come (that server may be the only one that has the lock
-    /// for another): so whoever waits asks from time to time as well. Where that server has granted to us there is nothing to be told.
+    /// for another): so whoever waits asks from time to time as well.
     Outcome acquire_and_watch(const Claim& claim, const Patience& patience) {
         State& here = state_.get();
-        const Patience look{std::min(patience.until, detail::after(Clock::now(), longest_look)), patience.stop};
-        bool is_held_by_another = false;
+        Patience look = patience;
+        Answer first = Answer::unknown;
         Outcome outcome = use(here, patience, [&](detail::Assembly& assembly) {
             const auto round = assembly.ask(detail::Question::acquire, claim, patience);
             Outcome concluded = conclude(here, assembly, *round);
-            is_held_by_another = concluded.answer == Answer::no && assembly.is_refused_by_first(*round, look);
+            look.until = std::min(patience.until - shortest_pause, detail::after(Clock::now(), longest_look));
+            if (concluded.answer == Answer::no && Clock::now() < look.until) first = assembly.answer_of_first(*round, look);
             return concluded;
         });
-        if (!is_held_by_another) return outcome;
+        constexpr std::chrono::milliseconds gone{-2};
+        if (first == Answer::yes) outcome.left = gone;  // the others may be about to follow
+        if (first != Answer::no || Clock::now() >= look.until) return outcome;
         const auto left = here.notifier.watch(std::string{claim.key}, look);
-        if (left && *left < std::chrono::milliseconds{-1}) outcome.left = left;  // gone between the question and the look
+        if (left == gone) outcome.left = left;  // between the question and the look
         if (left) here.remind(here.reminded_of_waiters, idle_before_close);
         return outcome;
     }
@@ -114,6 +117,7 @@ public:
 private:
     static constexpr std::chrono::milliseconds before_tending{250};
     static constexpr std::chrono::milliseconds longest_look{100};  // what a pause may be prolonged by for the sake of a notification
+    static constexpr std::chrono::milliseconds shortest_pause{5};  // that is worth one
     static constexpr std::chrono::seconds idle_before_close{10};  // of the connections that only those who wait need
 
     struct State {

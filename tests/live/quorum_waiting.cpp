@@ -27,16 +27,19 @@ TEST(WaitingForAQuorum, IsEndedByTheFirstServersNotification) {
     Redlock quorum{servers.endpoints()}, rival{servers.endpoints()};
     Lock held{rival, "k", 60s};
     Raw raw{servers[0]};
-    for (int round = 0; round < 5; ++round) {
+    constexpr int rounds = 9;
+    int told = 0;
+    for (int round = 0; round < rounds; ++round) {
         auto waiting = wait_for_lock(quorum, "k", when_told);
         ASSERT_TRUE(is_armed(raw));
         std::this_thread::sleep_for(5ms);
         const auto start = std::chrono::steady_clock::now();
         EXPECT_FALSE(held.unlock());
         EXPECT_TRUE(waiting.get());
-        EXPECT_LT(since(start), 800ms);  // its own pauses are of 5 s on average
+        told += since(start) < 800ms ? 1 : 0;  // its own pauses are of 5 s on average
         held.lock();
     }
+    EXPECT_GE(told, 6) << "the other servers may be so late that the lock is not free yet when the first one tells";
     Raw other{servers[1]};
     EXPECT_EQ(subscribers(raw).size(), 1U);
     EXPECT_TRUE(subscribers(other).empty());
