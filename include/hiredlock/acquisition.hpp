@@ -96,7 +96,8 @@ private:
         const auto end = store_.now();
         if (outcome_.answer == Answer::yes) return false;
         // What the limit cuts off tells nothing of the server: the lock was busy to the end.
-        const bool cut_off = was_busy_ && end >= limit_.until && outcome_.error == Errc::timed_out;
+        const bool is_silence = outcome_.error == Errc::timed_out || outcome_.error == Errc::no_quorum;
+        const bool cut_off = was_busy_ && end >= limit_.until && is_silence;
         was_busy_ = outcome_.answer == Answer::no;
         if (limit_.stop.stop_requested() || cut_off) return outcome_ = {.answer = Answer::no}, false;
         if (outcome_.answer == Answer::no) {

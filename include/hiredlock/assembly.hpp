@@ -138,12 +138,10 @@ public:
         if (std::find(others.begin(), others.end(), false) != others.end()) begin(Question::unawaited_release, round.claim, std::move(others));
     }
 
-    /// The first server's. Waits for it, though nothing depended on it, if that server has answered everything before.
+    /// The first server's. Waits for it a little, though nothing depended on it, if it may be expected.
     Answer answer_of_first(const Round& round, const Patience& patience) {
-        constexpr std::size_t these = 2;  // the question, and the release behind it
-        while (round.is_out(0) && sessions_[0].is_greeted() && sessions_[0].under_way() <= these && !patience.stop.stop_requested() &&
-               Clock::now() < patience.until)
-            wait(patience);
+        const auto until = grace(round, patience);
+        while (is_hopeful(round, 0) && !patience.stop.stop_requested() && Clock::now() < until) wait({until, patience.stop});
         return round.is_out(0) ? Answer::unknown : round.answer(0);
     }
 
@@ -231,10 +229,13 @@ private:
         return std::min(patience.until, after(now, std::max<Clock::duration>(now - round.sent, shortest_grace)));
     }
 
-    /// Whether an answer is still to come from a server that has answered everything before.
+    /// Whether an answer is still to come from a server that has not been silent for longer than it takes.
+    bool is_hopeful(const Round& round, std::size_t i) const {
+        return round.is_out(i) && (sessions_[i].is_greeted() ? !sessions_[i].is_overdue() : trusted_[i]);
+    }
     bool is_hopeful(const Round& round) const {
         for (std::size_t i = 0; i < sessions_.size(); ++i)
-            if (round.is_out(i) && (sessions_[i].is_greeted() ? sessions_[i].under_way() == 1 : trusted_[i])) return true;
+            if (is_hopeful(round, i)) return true;
         return false;
     }
 

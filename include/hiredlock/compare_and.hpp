@@ -31,7 +31,7 @@ public:
         }
         if (reply.is_error()) return !mend(reply, sink) && fail_with_first(reply);
         // As a release is posted; an extend shows nothing: SET ... IFEQ belongs to more than one form.
-        if (what_ == Do::release && (form_ != Cas::script || naming_ == Naming::whole)) dialect_.confirm();
+        if (what_ == Do::release && form_ == dialect_.current() && (form_ != Cas::script || naming_ == Naming::whole)) dialect_.confirm();
         if (reply.is_integer(1) || reply.is_ok()) {
             if (what_ == Do::release || !claim_.acknowledged.is_asked()) return decide(Answer::yes);
             write_wait(sink, claim_.acknowledged);

@@ -108,18 +108,24 @@ public:
     }
 
     /// For the first in a line whose question was answered over other connections: from here on it is called when the key changes. Says what is left
-    /// of the key's ttl (acquire.hpp); nothing where notifications cannot be had just now.
+    /// of the key's ttl (acquire.hpp); nothing where notifications cannot be had just now, or not soon.
     std::optional<std::chrono::milliseconds> watch(const std::string& key, const Patience& patience) {
         if (!is_worth_trying()) return std::nullopt;
-        const auto tracker = tracker_.lend(patience);
-        const bool subscribed = tracker && subscribe(*tracker, patience);
+        const Patience soon{std::min(patience.until, after(Clock::now(), longest_look)), patience.stop};
+        const auto tracker = tracker_.lend(soon);
+        if (!tracker || !is_worth_trying()) return std::nullopt;
+        const bool subscribed = subscribe(*tracker, soon);
         Look look{key};
-        const Outcome outcome = subscribed ? tracker->run(look, patience) : Outcome{};
+        const Outcome outcome = subscribed ? tracker->run(look, soon) : Outcome{};
+
         const std::scoped_lock lock{mutex_};
-        if (!subscribed) return do_without(longest_silence), std::nullopt;
-        if (std::exchange(tracked_over_, tracker->connections()) != tracker->connections()) call_heads(key);
+        if (subscribed && std::exchange(tracked_over_, tracker->connections()) != tracker->connections()) call_heads(key);
         if (outcome.answer == Answer::yes && tracker->is_tracking()) return std::chrono::milliseconds{look.left};
-        do_without(tracker->is_redirect_gone() ? Clock::duration{} : Clock::duration{outcome.error ? longest_silence : unavailable});
+        if (is_over(patience)) return std::nullopt;  // which tells nothing of the server
+        if (is_over(soon))
+            not_before_ = after(Clock::now(), longest_silence);  // what is half open then may have got further
+        else if (subscribed)
+            do_without(tracker->is_redirect_gone() ? Clock::duration{} : Clock::duration{is_transient(outcome.error) ? longest_silence : unavailable});
         return std::nullopt;
     }
 
@@ -143,6 +149,7 @@ public:
 
 private:
     static constexpr std::chrono::seconds unavailable{30};     // before asking again a server that has no tracking, or denies it
+    static constexpr std::chrono::milliseconds longest_look{100};  // what a pause may be prolonged by for the sake of a notification
     static constexpr std::chrono::seconds longest_silence{1};  // of the subscriber, before it is asked whether it is still there
 
     Lines::iterator enter(const std::string& key, Waiter& waiter) {
@@ -276,7 +283,6 @@ private:
         const Outcome outcome = subscriber_.run(exchange, patience);
         const std::scoped_lock lock{mutex_};
         if (outcome.answer != Answer::yes) {
-            subscriber_.close();
             if (!is_over(patience)) do_without(is_transient(outcome.error) ? longest_silence : unavailable);
             return false;
         }
@@ -289,7 +295,7 @@ private:
 
     /// Notifications cannot be had for a while.
     void do_without(Clock::duration pause) {
-        not_before_ = std::max(not_before_, after(Clock::now(), pause));
+        not_before_ = after(Clock::now(), pause);
         if (listening_) return;
         subscribed_ = false;
         subscriber_.close();

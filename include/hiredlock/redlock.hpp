@@ -89,21 +89,19 @@ public:
     /// for another): so whoever waits asks from time to time as well.
     Outcome acquire_and_watch(const Claim& claim, const Patience& patience) {
         State& here = state_.get();
-        Patience look = patience;
+        const auto pauses = [&patience] { return Clock::now() + shortest_pause < patience.until; };
         Answer first = Answer::unknown;
         Outcome outcome = use(here, patience, [&](detail::Assembly& assembly) {
             const auto round = assembly.ask(detail::Question::acquire, claim, patience);
             Outcome concluded = conclude(here, assembly, *round);
-            look.until = std::min(patience.until - shortest_pause, detail::after(Clock::now(), longest_look));
-            if (concluded.answer == Answer::no && Clock::now() < look.until) first = assembly.answer_of_first(*round, look);
+            if (concluded.answer == Answer::no && pauses()) first = assembly.answer_of_first(*round, patience);
             return concluded;
         });
         constexpr std::chrono::milliseconds gone{-2};
         if (first == Answer::yes) outcome.left = gone;  // the others may be about to follow
-        if (first != Answer::no || Clock::now() >= look.until) return outcome;
-        const auto left = here.notifier.watch(std::string{claim.key}, look);
-        if (left == gone) outcome.left = left;  // between the question and the look
-        if (left) here.remind(here.reminded_of_waiters, idle_before_close);
+        if (first != Answer::no || !pauses()) return outcome;
+        if (here.notifier.watch(std::string{claim.key}, patience) == gone) outcome.left = gone;  // between the question and the look
+        here.remind(here.reminded_of_waiters, idle_before_close);
         return outcome;
     }
     Outcome extend(const Claim& claim, const Patience& patience) { return ask(detail::Question::extend, claim, patience); }
@@ -116,8 +114,7 @@ public:
 
 private:
     static constexpr std::chrono::milliseconds before_tending{250};
-    static constexpr std::chrono::milliseconds longest_look{100};  // what a pause may be prolonged by for the sake of a notification
-    static constexpr std::chrono::milliseconds shortest_pause{5};  // that is worth one
+    static constexpr std::chrono::milliseconds shortest_pause{5};  // that is worth a notification
     static constexpr std::chrono::seconds idle_before_close{10};  // of the connections that only those who wait need
 
     struct State {

@@ -74,6 +74,8 @@ public:
     }
     bool is_busy() const noexcept { return !tasks_.empty(); }
     std::size_t under_way() const noexcept { return tasks_.size(); }
+    /// Whether an answer has been due for about as long as answers take, or longer. The first one that stays out is waited for in hope.
+    bool is_overdue() const noexcept { return tasks_.size() > 1 && tasks_.front().asked && Clock::now() - tasks_.front().sent > 2 * trip_; }
 
     /// Begins an exchange and waits for its end.
     Outcome run(Exchange& exchange, const Patience& patience) {
@@ -397,6 +399,7 @@ private:
         used_ = Clock::now();
         const auto at = std::find_if(tasks_.begin(), tasks_.end(), [&](const Task& task) { return task.exchange == &exchange; });
         if (at == tasks_.end()) return;
+        trip_ = used_ - at->sent;
         Outcome outcome{.answer = exchange.answer, .error = exchange.error, .sent = at->sent, .fencing = exchange.fencing};
         if (!exchange.words.empty()) outcome.detail = name_ + ": " + exchange.words;
         // A replica by now: the address may lead to another server.
@@ -475,6 +478,7 @@ private:
     Clock::time_point opening_limit_{};
     Clock::time_point address_limit_{};
     Clock::time_point used_{};  // when the last answer came; 0 on a connection that has not answered yet
+    Clock::duration trip_{};    // how long the last answer took
     bool retiring_ = false;     // to be closed once nothing is under way
     long long redirect_ = 0;
     bool tracking_ = false;

@@ -2,6 +2,8 @@
 #include "servers.hpp"
 #include "waiters.hpp"
 
+#include <support/proxy.hpp>
+
 #include <gtest/gtest.h>
 
 #include <future>
@@ -105,6 +107,61 @@ TEST(WaitingForAQuorum, GoesOnWhereTheFirstServerTellsNothing) {
         EXPECT_LT(since(start), 3s);
         if (first == First::is_paused) servers[0].resume();
     }
+}
+
+/// The servers, number `far` of them over a proxy.
+std::vector<hiredlock::Endpoint> with_far(Servers& servers, std::size_t far, const support::Proxy& proxy) {
+    auto endpoints = servers.endpoints();
+    endpoints[far] = hiredlock::Endpoint::parse(proxy.uri());
+    return endpoints;
+}
+
+TEST(WaitingForAQuorum, IsEndedByTheNotificationOfAFirstServerThatIsFar) {
+    Servers servers{3};
+    support::Proxy proxy{servers[0]};
+    for (const auto direction : {support::Direction::to_server, support::Direction::to_client}) proxy.delay(direction, 15ms);
+    Redlock quorum{with_far(servers, 0, proxy)}, rival{servers.endpoints()};
+    Lock held{rival, "k", 60s};
+    const hiredlock::retry::OnRelease seldom{.otherwise = {.min = 200ms, .max = 200ms, .factor = 1}};
+    auto waiting = wait_for_lock(quorum, "k", seldom);
+    Raw raw{servers[0]};
+    EXPECT_TRUE(is_armed(raw)) << "it takes more round trips than one pause has time for";
+    EXPECT_FALSE(held.unlock());
+    EXPECT_TRUE(waiting.get());
+}
+
+TEST(WaitingForAQuorum, GivesAFarServerTheTimeThatItTakes) {
+    Servers servers{3};
+    support::Proxy proxy{servers[2]};
+    for (const auto direction : {support::Direction::to_server, support::Direction::to_client}) proxy.delay(direction, 80ms);
+    Redlock quorum{with_far(servers, 2, proxy)};
+    for (auto& server : servers) Raw{server}.set("k", "foreign", 60s);
+    auto waiting = std::async(std::launch::async, [&] { return Lock{quorum, "k", 60s, 20s}.owns_lock(); });
+    EXPECT_EQ(waiting.wait_for(700ms), std::future_status::timeout);
+    Raw{servers[0]}.del("k");
+    Raw{servers[2]}.del("k");
+    EXPECT_EQ(waiting.wait_for(10s), std::future_status::ready);
+    EXPECT_TRUE(waiting.get());
+}
+
+TEST(WaitingForAQuorum, ForSeveralKeysAndLimitsAtOnceIsFalseForEach) {
+    Servers servers{3};
+    support::Proxy proxy{servers[0]};
+    proxy.delay(support::Direction::to_client, 30ms);
+    Redlock quorum{with_far(servers, 0, proxy)};
+    const auto limits = {25ms, 30ms, 150ms, 400ms, 700ms};
+    std::vector<std::future<bool>> waiting;
+    int key = 0;
+    for (const auto limit : limits) {
+        const std::string name = std::to_string(key++);
+        for (auto& server : servers) Raw{server}.set(name, "foreign", 60s);
+        waiting.push_back(std::async(std::launch::async, [&quorum, name, limit] {
+            bool got = false;
+            for (const auto until = hiredlock::Clock::now() + 2s; hiredlock::Clock::now() < until;) got = Lock{quorum, name, 60s, limit}.owns_lock() || got;
+            return got;
+        }));
+    }
+    for (auto& one : waiting) EXPECT_NO_THROW(EXPECT_FALSE(one.get()));
 }
 
 }  // namespace

@@ -246,6 +246,18 @@ TEST_F(Waiting, BusyToTheEndIsFalseAlsoWhereTheLastAnswerIsLate) {
     EXPECT_LE(waited(), 1010ms);
 }
 
+TEST_F(Waiting, BusyToTheEndIsFalseAlsoWhereTheLastAnswerDoesNotCome) {
+    for (const Errc silence : {Errc::timed_out, Errc::no_quorum}) {
+        hold_by_another();
+        const auto began = store.now();
+        store.usual = Fate{.takes = 20ms};
+        store.under_way = [&] { store.usual = store.now() - began < 950ms ? Fate{.takes = 20ms} : Fate{.what = Fate::Of::request_lost, .takes = 1h, .error = silence}; };
+        Lock fixed{store, "k", 10s, std::defer_lock, hiredlock::retry::Fixed{.interval = 100ms}};
+        EXPECT_NO_THROW({ EXPECT_FALSE(fixed.try_lock_for(1s)); }) << make_error_code(silence).message();
+        EXPECT_LE(store.now() - began, 1010ms);
+    }
+}
+
 TEST_F(Waiting, AStopFromAnotherThreadEndsIt) {
     hold_by_another();
     std::stop_source source;
