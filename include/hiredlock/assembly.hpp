@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,9 +62,17 @@ struct Round {
 
     /// The servers that certainly did not do it; empty where all may have.
     std::vector<bool> without() const {
+        return those([this](std::size_t i) { return !is_out(i) && (answer(i) == Answer::no || answer(i) == Answer::failed); });
+    }
+    /// Those that may do it later; empty where all have answered.
+    std::vector<bool> late() const {
+        return those([this](std::size_t i) { return is_out(i); });
+    }
+    template <class Is>
+    std::vector<bool> those(Is is) const {
         std::vector<bool> servers;
         for (std::size_t i = 0; i < exchanges.size(); ++i) {
-            if (is_out(i) || (answer(i) != Answer::no && answer(i) != Answer::failed)) continue;
+            if (!is(i)) continue;
             servers.resize(exchanges.size());
             servers[i] = true;
         }
@@ -145,8 +154,25 @@ public:
         return round.is_out(0) ? Answer::unknown : round.answer(0);
     }
 
+    /// To be released on the servers that are not in `others`, over the connections of this Assembly and so behind the acquire, by whoever uses it next.
+    /// Any thread.
+    void leave_release(const Claim& claim, std::vector<bool> others) {
+        const std::scoped_lock lock{*left_mutex_};
+        left_.push_back({std::string{claim.key}, std::string{claim.token}, claim.ttl, std::move(others)});
+    }
+    /// Releases what others have left.
+    void release_left() {
+        std::vector<Left> left;
+        {
+            const std::scoped_lock lock{*left_mutex_};
+            left.swap(left_);
+        }
+        for (Left& one : left) begin(Question::unawaited_release, {one.key, one.token, one.ttl}, std::move(one.others));
+    }
+
     /// Takes answers that came, and goes on with what was begun, after their caller had gone. True where more is to come.
     bool tend() {
+        release_left();
         for (Session& session : sessions_)
             if (session.is_busy()) session.step();
         return is_busy();
@@ -278,8 +304,16 @@ private:
         return nullptr;
     }
 
+    struct Left {
+        std::string key, token;
+        std::chrono::milliseconds ttl;
+        std::vector<bool> others;
+    };
+
     Caretaker* caretaker_;
     std::deque<Session> sessions_;
+    std::unique_ptr<std::mutex> left_mutex_ = std::make_unique<std::mutex>();
+    std::vector<Left> left_;
     std::vector<bool> trusted_;  // was connected when last asked, or has never been asked
     std::vector<pollfd> descriptors_;
     std::vector<Session*> busy_;

@@ -58,6 +58,12 @@ public:
         return {*this, item};
     }
 
+    /// This very one. Empty where it is lent.
+    Loan lend(T& item) {
+        const std::scoped_lock lock{mutex_};
+        return {*this, std::erase(idle_, &item) != 0 ? &item : nullptr};
+    }
+
     std::deque<T>& all() noexcept { return all_; }
 
 private:

@@ -33,27 +33,32 @@ struct RedlockOptions {
 
 namespace detail {
 
-/// Which servers certainly do not have a token that the others granted, for they failed or refused. They need not release it, however long they
-/// stay so. Any thread.
-class Lacking {
+/// Where a lock is that was granted: what its release must know of the servers that were not among those who granted it. Any thread.
+class Whereabouts {
 public:
-    void note(std::string_view token, std::vector<bool> servers) {
-        if (servers.empty()) return;
+    struct Of {
+        std::vector<bool> lacking{};    ///< failed or refused: they need not release it, however long they stay so. Empty: none
+        std::vector<bool> late{};       ///< had not answered: the release must come behind the acquire, over the same connection. Empty: none
+        Assembly* asked_by = nullptr;
+    };
+
+    void note(std::string_view token, Of where) {
+        if (where.lacking.empty() && where.late.empty()) return;
         const std::scoped_lock lock{mutex_};
-        if (by_token_.size() >= most) by_token_.clear();  // they will be asked
-        by_token_.insert_or_assign(std::string{token}, std::move(servers));
+        if (by_token_.size() >= most) by_token_.clear();  // they will all be asked, over any connection
+        by_token_.insert_or_assign(std::string{token}, std::move(where));
     }
-    std::vector<bool> take(std::string_view token) {
+    Of take(std::string_view token) {
         const std::scoped_lock lock{mutex_};
         const auto at = by_token_.find(token);
-        return at == by_token_.end() ? std::vector<bool>{} : std::move(by_token_.extract(at).mapped());
+        return at == by_token_.end() ? Of{} : std::move(by_token_.extract(at).mapped());
     }
 
 private:
     static constexpr std::size_t most = 10'000;
 
     std::mutex mutex_;
-    std::map<std::string, std::vector<bool>, std::less<>> by_token_;
+    std::map<std::string, Of, std::less<>> by_token_;
 };
 
 }  // namespace detail
@@ -105,8 +110,8 @@ public:
         return outcome;
     }
     Outcome extend(const Claim& claim, const Patience& patience) { return ask(detail::Question::extend, claim, patience); }
-    Outcome release(const Claim& claim, const Patience& patience) { return ask(detail::Question::release, claim, patience); }
-    Outcome send_release(const Claim& claim, const Patience& patience) { return ask(detail::Question::unawaited_release, claim, patience); }
+    Outcome release(const Claim& claim, const Patience& patience) { return release(detail::Question::release, claim, patience); }
+    Outcome send_release(const Claim& claim, const Patience& patience) { return release(detail::Question::unawaited_release, claim, patience); }
 
     void abandon(const Claim& claim) noexcept { state_.get().caretaker.add_orphan(claim); }
     detail::Caretaker& watchdog() { return state_.get().caretaker; }
@@ -165,7 +170,7 @@ private:
         const std::vector<Endpoint> servers;
         const RedlockOptions options;
         std::chrono::milliseconds longest_wait{};
-        detail::Lacking lacking;
+        detail::Whereabouts whereabouts;
         std::mutex tending;
         bool is_ending = false;
         std::atomic<bool> reminded_of_answers{false}, reminded_of_waiters{false};
@@ -196,28 +201,44 @@ private:
     static Outcome conclude(State& here, detail::Assembly& assembly, const detail::Round& round) {
         Outcome outcome = assembly.verdict(round);
         if (outcome.answer == Answer::yes)
-            here.lacking.note(round.token, round.without());
+            here.whereabouts.note(round.token, {round.without(), round.late(), &assembly});
         else
             assembly.take_back(round);
         return outcome;
     }
 
     Outcome ask(detail::Question what, const Claim& claim, const Patience& patience) {
+        return use(state_.get(), patience, [&](detail::Assembly& assembly) { return assembly.verdict(*assembly.ask(what, claim, patience)); });
+    }
+
+    /// A server that has not answered the acquire yet is released behind it: by the same connections if they are free, else by whoever uses them.
+    Outcome release(detail::Question what, const Claim& claim, const Patience& patience) {
         State& here = state_.get();
-        const bool is_release = what == detail::Question::release || what == detail::Question::unawaited_release;
-        return use(here, patience, [&](detail::Assembly& assembly) {
-            return assembly.verdict(*assembly.ask(what, claim, patience, is_release ? here.lacking.take(claim.token) : std::vector<bool>{}));
-        });
+        auto where = here.whereabouts.take(claim.token);
+        const auto ask = [&](detail::Assembly& assembly) { return assembly.verdict(*assembly.ask(what, claim, patience, where.lacking)); };
+        if (where.late.empty()) return use(here, patience, ask);
+        if (const auto same = here.assemblies.lend(*where.asked_by)) return use(here, *same, ask);
+        std::vector<bool> others = where.late;
+        others.flip();
+        where.asked_by->leave_release(claim, std::move(others));
+        here.remind(here.reminded_of_answers, before_tending);
+        where.lacking.resize(where.late.size());
+        std::transform(where.late.begin(), where.late.end(), where.lacking.begin(), where.lacking.begin(), std::logical_or<>{});
+        return use(here, patience, ask);
     }
 
     template <class Operation>
     static Outcome use(State& here, const Patience& patience, Operation operation) {
         const auto assembly = here.assemblies.lend({std::min(patience.until, detail::after(Clock::now(), here.longest_wait)), patience.stop});
-        if (!assembly)
-            return {.error = Errc::timed_out,
-                    .detail = "all " + std::to_string(here.options.size) + " sets of connections stayed in use (RedlockOptions::size)"};
-        Outcome outcome = operation(*assembly);
-        if (assembly->is_busy()) here.remind(here.reminded_of_answers, before_tending);
+        if (assembly) return use(here, *assembly, operation);
+        return {.error = Errc::timed_out,
+                .detail = "all " + std::to_string(here.options.size) + " sets of connections stayed in use (RedlockOptions::size)"};
+    }
+    template <class Operation>
+    static Outcome use(State& here, detail::Assembly& assembly, Operation operation) {
+        Outcome outcome = operation(assembly);
+        assembly.release_left();
+        if (assembly.is_busy()) here.remind(here.reminded_of_answers, before_tending);
         return outcome;
     }
 

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
 #include <thread>
 
 namespace {
@@ -48,6 +49,24 @@ TEST(LateServer, LetsGoOfALockThatWasRefusedMeanwhile) {
     servers[4].resume();
     ASSERT_TRUE(monitor.wait_for(releases("k")));
     EXPECT_TRUE(eventually([&] { return servers.count("k") == 3; }));
+}
+
+TEST(LateServer, ReleasesBehindTheAcquireThoughOthersUseThoseConnectionsMeanwhile) {
+    Servers servers{3};
+    Proxy to_second{servers[1]}, to_third{servers[2]};
+    Redlock quorum{{endpoint_of(servers[0]), Endpoint::parse(to_second.uri()), Endpoint::parse(to_third.uri())}, {.size = 2}};
+    ASSERT_FALSE(quorum.ping());
+    to_third.hold_when(Direction::to_server, "late");
+    Lock lock{quorum, "late", 60s};
+    to_second.hold_when(Direction::to_server, "other");
+    auto other = std::async(std::launch::async, [&] { return Lock{quorum, "other", 60s, std::try_to_lock}.owns_lock(); });
+    ASSERT_TRUE(eventually([&] { return to_second.held(Direction::to_server) > 0; }));
+    EXPECT_FALSE(lock.unlock());  // over other connections, on which the third server answers at once
+    to_third.release(Direction::to_server);
+    to_second.release(Direction::to_server);
+    EXPECT_TRUE(other.get());
+    EXPECT_TRUE(servers.is_gone("late"));
+    EXPECT_TRUE(servers.is_gone("other"));
 }
 
 TEST(LateServer, IsNotWaitedForLongByThoseThatAreDividedWithoutIt) {
