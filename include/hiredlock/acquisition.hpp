@@ -76,10 +76,10 @@ private:
         const auto now = store_.now();
         if constexpr (std::is_same_v<Retry, retry::OnRelease>) {
             using std::chrono::milliseconds;
-            constexpr milliseconds gone{-2};  // between our question and our look
-            const bool was_gone = std::exchange(was_gone_, outcome_.left == gone);
-            if (outcome_.left == gone && !was_gone) return now;
-            if (outcome_.left && outcome_.left != gone) {
+            const bool is_gone = outcome_.left == Outcome::gone;  // between our question and our look
+            const bool was_gone = std::exchange(was_gone_, is_gone);
+            if (is_gone && !was_gone) return now;
+            if (outcome_.left && !is_gone) {
                 const bool ends_first = *outcome_.left >= milliseconds{0} && *outcome_.left < retry_.poll;
                 return after(now, ends_first ? *outcome_.left + milliseconds{1} : retry_.poll);
             }

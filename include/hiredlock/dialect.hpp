@@ -22,7 +22,6 @@ public:
             set({wanted_});
     }
 
-    Cas wanted() const noexcept { return wanted_; }
     Cas current() const noexcept { return forms_[at_]; }
     std::size_t size() const noexcept { return size_; }
     bool may_use_script() const noexcept { return !scripts_denied_ && (wanted_ == Cas::automatic || wanted_ == Cas::script); }

@@ -98,8 +98,7 @@ public:
         const bool went_unasked = outcome.answer == Answer::failed && (outcome.error == Errc::unreachable || outcome.error == Errc::timed_out);
 
         const std::scoped_lock lock{mutex_};
-        // A new connection knows nothing of the keys that were read over the one before.
-        if (std::exchange(tracked_over_, tracker->connections()) != tracker->connections()) call_heads(claim.key);
+        key_was_read(claim.key, *tracker);
         // Tracking was refused; or the subscriber died meanwhile, and another is wanted at once.
         if (outcome.answer == Answer::no && !outcome.left) do_without(tracker->is_redirect_gone() ? Clock::duration{} : Clock::duration{unavailable});
         if (!went_unasked || is_over(patience)) return outcome;
@@ -109,7 +108,7 @@ public:
 
     /// For the first in a line whose question was answered over other connections: from here on it is called when the key changes. Says what is left
     /// of the key's ttl (acquire.hpp); nothing where notifications cannot be had just now, or not soon.
-    std::optional<std::chrono::milliseconds> watch(const std::string& key, const Patience& patience) {
+    std::optional<std::chrono::milliseconds> watch(std::string_view key, const Patience& patience) {
         if (!is_worth_trying()) return std::nullopt;
         const Patience soon{std::min(patience.until, after(Clock::now(), longest_look)), patience.stop};
         const auto tracker = tracker_.lend(soon);
@@ -119,7 +118,7 @@ public:
         const Outcome outcome = subscribed ? tracker->run(look, soon) : Outcome{};
 
         const std::scoped_lock lock{mutex_};
-        if (subscribed && std::exchange(tracked_over_, tracker->connections()) != tracker->connections()) call_heads(key);
+        if (subscribed) key_was_read(key, *tracker);
         if (outcome.answer == Answer::yes && tracker->is_tracking()) return std::chrono::milliseconds{look.left};
         if (is_over(patience)) return std::nullopt;  // which tells nothing of the server
         if (is_over(soon))
@@ -255,6 +254,11 @@ private:
         subscribed_ = false;
         subscriber_.close();
         call_heads({});
+    }
+
+    /// A new connection knows nothing of the keys that were read over the one before.
+    void key_was_read(std::string_view key, const Session& tracker) {
+        if (std::exchange(tracked_over_, tracker.connections()) != tracker.connections()) call_heads(key);
     }
 
     static void call(Waiter& waiter) {

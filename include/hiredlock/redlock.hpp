@@ -102,10 +102,9 @@ public:
             if (concluded.answer == Answer::no && pauses()) first = assembly.answer_of_first(*round, patience);
             return concluded;
         });
-        constexpr std::chrono::milliseconds gone{-2};
-        if (first == Answer::yes) outcome.left = gone;  // the others may be about to follow
+        if (first == Answer::yes) outcome.left = Outcome::gone;  // the others may be about to follow
         if (first != Answer::no || !pauses()) return outcome;
-        if (here.notifier.watch(std::string{claim.key}, patience) == gone) outcome.left = gone;  // between the question and the look
+        if (here.notifier.watch(claim.key, patience) == Outcome::gone) outcome.left = Outcome::gone;  // between the question and the look
         here.remind(here.reminded_of_waiters, idle_before_close);
         return outcome;
     }

@@ -15,7 +15,6 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
-#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>

@@ -55,7 +55,8 @@ struct Outcome {
     std::string detail{};        ///< for people: which server, its own words
     Clock::time_point sent{};    ///< just before the command that was answered was sent
     std::uint64_t fencing = 0;   ///< the number of the grant, where a fence_key was given
-    std::optional<std::chrono::milliseconds> left{};  ///< with `no`, where a notification will come: how long the other's lock lasts (-1: for ever, -2: gone)
+    std::optional<std::chrono::milliseconds> left{};  ///< with `no`, where known: how long the other's lock lasts (-1: for ever, gone: no longer)
+    static constexpr std::chrono::milliseconds gone{-2};
 };
 
 /// A place where locks live. A guard does all its I/O, and reads all its time, through these:
@@ -85,7 +86,8 @@ concept LockStore = requires(S& store, const Claim& claim, const Patience& patie
 /// - line().is_waited_for(key): whether somebody stands in that line.
 /// - line().join(key): a place in it, left by its destructor. place.wait_for_turn(patience): true once it is the first. place.wait(patience): until the
 ///   key has gone (or may have), or the patience ends.
-/// - acquire_and_watch(claim, patience): as acquire(), for the first in the line; with `no`, Outcome::left where place.wait() will be woken.
+/// - acquire_and_watch(claim, patience): as acquire(), for the first in the line; with `no`, Outcome::left where place.wait() is sure to be
+///   woken; else whoever waits also asks after pauses of its own.
 template <class S>
 concept NotifyingStore = LockStore<S> && requires(S& store, const std::string& key, const Claim& claim, const Patience& patience) {
     { store.line().is_waited_for(key) } -> std::same_as<bool>;
