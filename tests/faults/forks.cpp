@@ -325,6 +325,7 @@ TEST(ForkedChild, ClosesNoDescriptorOfItsOwnThatHasTheNumberOfOneOfItsParents) {
 }
 
 TEST(ForkedChild, BornWhileOtherThreadsUseThePoolUsesItToo) {
+    if (is_sanitized) GTEST_SKIP() << "another thread may hold one of the sanitizer's own locks at the fork, and then the child hangs";
     const Server server;
     Pool pool{endpoint_of(server)};
     Raw{server}.set("busy", "somebody");
@@ -341,7 +342,7 @@ TEST(ForkedChild, BornWhileOtherThreadsUseThePoolUsesItToo) {
             std::error_code ignored;
             while (!done) EXPECT_FALSE(Lock(pool, "busy", 60s, std::defer_lock).try_lock_for(20ms, ignored));
         });
-        for (int i = 0; i < (is_sanitized ? 5 : 20); ++i) {
+        for (int i = 0; i < 20; ++i) {
             const auto leave = i % 2 == 0 ? Leave::at_once : Leave::by_exit;
             EXPECT_EQ(run_in_child([&] { return use(pool, server, "child"); }, 20s, leave), 0);
         }

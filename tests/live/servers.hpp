@@ -40,6 +40,16 @@ public:
     bool holds_everywhere(const std::string& key) {
         return support::eventually([&] { return count(key) == size(); });
     }
+    /// Holds the lock on every server. One that is slow to connect, on a busy machine, is left out of a grant: then once more.
+    template <class Lock>
+    bool lock_everywhere(Lock& lock) {
+        return support::eventually(
+            [&] {
+                if (lock.owns_lock()) lock.unlock();
+                return is_gone(lock.key()) && (lock.lock(), holds_everywhere(lock.key()));
+            },
+            std::chrono::seconds{60});
+    }
     /// What is told to let go, or left to the background, takes a moment.
     bool is_gone(const std::string& key, const std::vector<bool>& stopped = {}) {
         return support::eventually([&] { return count(key, stopped) == 0; }, std::chrono::seconds{10});
