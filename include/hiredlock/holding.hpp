@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -50,47 +51,22 @@ public:
         if (fence_key_ == key_) refuse(about("fence::Counter needs another key than the lock's own"));
     }
 
-    Holding(Holding&& other) noexcept
-        : store_(std::exchange(other.store_, nullptr)),
-          key_(std::move(other.key_)),
-          fence_key_(std::move(other.fence_key_)),
-          ttl_(other.ttl_),
-          policies_(std::move(other.policies_)),
-          token_(std::exchange(other.token_, {})),
-          longest_(other.longest_),
-          fencing_(other.fencing_),
-          keeping_(std::move(other.keeping_)),
-          process_(other.process_),
-          release_unanswered_(other.release_unanswered_) {}
-
+    Holding(Holding&&) noexcept = default;
+    /// As if this one ended and another were made in its place.
     Holding& operator=(Holding&& other) noexcept {
         if (this == &other) return *this;
-        finish();
-        store_ = std::exchange(other.store_, nullptr);
-        key_ = std::move(other.key_);
-        fence_key_ = std::move(other.fence_key_);
-        ttl_ = other.ttl_;
-        policies_ = std::move(other.policies_);
-        token_ = std::exchange(other.token_, {});
-        longest_ = other.longest_;
-        fencing_ = other.fencing_;
-        keeping_ = std::move(other.keeping_);
-        process_ = other.process_;
-        release_unanswered_ = other.release_unanswered_;
-        return *this;
+        std::destroy_at(this);
+        return *std::construct_at(this, std::move(other));
     }
-
     ~Holding() { finish(); }
 
-    bool owns() const noexcept { return store_ != nullptr && keeping_.lease().holds(store_->now()) && process_ == process_id(); }
-    Clock::time_point end() const noexcept {
-        return store_ != nullptr && process_ == process_id() ? keeping_.lease().end() : Clock::time_point::min();
-    }
+    bool owns() const noexcept { return is_ours() && keeping_.lease().holds(store_->now()); }
+    Clock::time_point end() const noexcept { return is_ours() ? keeping_.lease().end() : Clock::time_point::min(); }
     /// The Store's time; the real one after this was moved from.
     Clock::time_point now() const noexcept { return store_ != nullptr ? store_->now() : Clock::now(); }
 
     const std::string& key() const noexcept { return key_; }
-    std::string_view token() const noexcept { return process_ == process_id() ? std::string_view{token_} : std::string_view{}; }
+    std::string_view token() const noexcept { return is_ours() ? std::string_view{token_} : std::string_view{}; }
     std::uint64_t fencing() const noexcept { return fencing_; }
     const Keeping<Renew>& keeping() const noexcept { return keeping_; }
     std::string about(const std::string& what) const { return "lock " + in_quotes(key_) + ": " + what; }
@@ -165,6 +141,9 @@ public:
     }
 
 private:
+    /// Not moved from, and not inherited from the process that forked this one.
+    bool is_ours() const noexcept { return store_ != nullptr && process_ == process_id(); }
+
     /// The policy that was given, or a default one.
     template <class P>
     P get() const {
@@ -228,7 +207,7 @@ private:
 
     /// From here on it is not owned, and nothing is renewed. False where it was not this process's to begin with.
     bool end_keeping() noexcept {
-        if (store_ == nullptr || process_ != process_id()) return false;
+        if (!is_ours()) return false;
         keeping_.end(*store_);
         return true;
     }
@@ -247,7 +226,7 @@ private:
             return;
         }
         const Outcome outcome = release();
-        if (!outcome.error || process_ != process_id()) return;
+        if (!outcome.error || !is_ours()) return;
         if (!token_.empty()) store_->abandon(claim(token_, longest_));
         try {
             store_->report(Error{outcome.error, "hiredlock: " + about("released by its guard's end: " + outcome.detail)});
@@ -256,7 +235,11 @@ private:
         token_.clear();
     }
 
-    Store* store_;
+    struct NotOwned {
+        void operator()(Store*) const noexcept {}
+    };
+
+    std::unique_ptr<Store, NotOwned> store_;  // null once this was moved from
     std::string key_;
     std::string fence_key_;
     std::chrono::milliseconds ttl_{};

@@ -30,12 +30,6 @@ template <>
 class Keeping<renew::Manual> {
 public:
     explicit Keeping(const renew::Manual&) {}
-    Keeping(Keeping&& other) noexcept : lease_(other.lease_) { other.lease_.clear(); }
-    Keeping& operator=(Keeping&& other) noexcept {
-        lease_ = other.lease_;
-        if (this != &other) other.lease_.clear();
-        return *this;
-    }
 
     static const char* problem(const renew::Manual&, std::chrono::milliseconds) noexcept { return nullptr; }
 
