@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -40,7 +41,7 @@ public:
                 if (!attempt_again_after(ask)) return outcome_;
             return wait_in_line(key);
         } else {
-            while (attempt_again_after(ask)) store_.sleep(Patience{std::min(after(store_.now(), pause()), last_start_), limit_.stop});
+            while (attempt_again_after(ask)) sleep(pause() + collision());
             return outcome_;
         }
     }
@@ -61,13 +62,15 @@ private:
         was_busy_ = failing_since_ == Clock::time_point::max();  // or nobody would have stood in line
         const auto ask = [this](const Claim& claim, const Patience& patience) { return store_.acquire_and_watch(claim, patience); };
         for (;;) {
+            // Whoever had some of the votes is not woken by their return: all who had would grasp at them again in step.
+            if (outcome_.divided) sleep(collision());
             const bool again = attempt_again_after(ask);
             if (outcome_.error)
                 place.set_outage({failing_since_, {.error = outcome_.error, .detail = outcome_.detail}});
             else if (!limit_.stop.stop_requested())
                 place.set_outage({});
             if (!again) return outcome_;
-            place.wait(Patience{std::min(next_look(), last_start_), limit_.stop});
+            if (!outcome_.divided) place.wait(Patience{std::min(next_look(), last_start_), limit_.stop});
         }
     }
 
@@ -94,6 +97,7 @@ private:
         const auto start = store_.now();
         outcome_ = attempt_(ask, Patience{limit_.is_unlimited() ? limit_.until : after(limit_.until, grace), limit_.stop});
         const auto end = store_.now();
+        collisions_ = outcome_.divided ? collisions_ + 1 : 0;
         if (outcome_.answer == Answer::yes) return false;
         // What the limit cuts off tells nothing of the server: the lock was busy to the end.
         const bool is_silence = outcome_.error == Errc::timed_out || outcome_.error == Errc::no_quorum;
@@ -116,10 +120,20 @@ private:
     /// Without a limit an acquisition ends with the failure of a Store that has failed for long.
     bool is_given_up(Clock::time_point failing_since) { return limit_.is_unlimited() && store_.now() >= after(failing_since, clamped(retry_.outage)); }
 
-    Clock::duration pause() {
-        if (seed_.empty()) seed_ = new_token();
-        return retry_.pause(asked_, jitter(seed_, asked_));
+    Clock::duration pause() { return retry_.pause(asked_, random()); }
+
+    /// Ahead of the next attempt where others had votes at the same time: a random time, so that equals do not collide for ever.
+    Clock::duration collision() {
+        constexpr retry::Backoff apart;
+        return collisions_ > 0 ? Clock::duration{apart.pause(collisions_, random())} : Clock::duration::zero();
     }
+
+    std::uint64_t random() {
+        if (seed_.empty()) seed_ = new_token();
+        return jitter(seed_, ++drawn_);
+    }
+
+    void sleep(Clock::duration pause) { store_.sleep(Patience{std::min(after(store_.now(), pause), last_start_), limit_.stop}); }
 
     Store& store_;
     const Retry& retry_;
@@ -127,6 +141,8 @@ private:
     Attempt attempt_;
     Outcome outcome_;
     unsigned asked_ = 0;
+    unsigned collisions_ = 0;  // attempts in a row for which the votes were divided
+    unsigned drawn_ = 0;
     bool was_busy_ = false;  // when last heard of
     bool was_gone_ = false;  // when last looked for
     Clock::time_point last_start_ = limit_.until;

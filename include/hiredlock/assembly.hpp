@@ -99,9 +99,8 @@ public:
     std::shared_ptr<const Round> ask(Question what, const Claim& claim, const Patience& patience, std::vector<bool> lacking = {}) {
         auto round = begin(what, Session::within(claim, patience), std::move(lacking));
         for (Patience rest = patience; !is_decided(*round) && !rest.stop.stop_requested() && Clock::now() < rest.until; wait(rest)) {
-            // A majority that is divided over a lock does not keep its votes from others for long if it would wait for servers that were silent before.
-            if (what == Question::acquire && rest.until == patience.until && round->votes().is_divided() && !is_hopeful(*round))
-                rest.until = grace(*round, patience);
+            // A majority that is divided over a lock does not keep its votes from others for longer than an answer should take that might decide.
+            if (what == Question::acquire && round->votes().is_divided()) rest.until = std::min(patience.until, hope(*round));
         }
         welcome_late_ones(*round, patience);
         return round;
@@ -115,8 +114,10 @@ public:
         Votes votes = round.votes();
         if (votes.is_granted() || is_sent(round)) return {.answer = Answer::yes, .sent = round.sent};
         if (!votes.is_decided()) votes.failed += votes.pending();  // out of time
-        if (votes.is_refused() || (round.what == Question::acquire && votes.is_contended())) return {.answer = Answer::no, .sent = round.sent};
-        Outcome outcome{.answer = Answer::unknown, .error = Errc::no_quorum};
+        const bool is_divided = round.what == Question::acquire && votes.yes > 0;
+        if (votes.is_refused() || (round.what == Question::acquire && votes.is_contended()))
+            return {.answer = Answer::no, .sent = round.sent, .divided = is_divided};
+        Outcome outcome{.answer = Answer::unknown, .error = Errc::no_quorum, .divided = is_divided};
         outcome.detail = std::to_string(votes.yes) + " of " + std::to_string(votes.nodes) + " servers said yes";
         std::size_t broken = 0;
         std::size_t cut_off = 0;
@@ -149,8 +150,8 @@ public:
 
     /// The first server's. Waits for it a little, though nothing depended on it, if it may be expected.
     Answer answer_of_first(const Round& round, const Patience& patience) {
-        const auto until = grace(round, patience);
-        while (is_hopeful(round, 0) && !patience.stop.stop_requested() && Clock::now() < until) wait({until, patience.stop});
+        const auto until = std::min(grace(round, patience), hope(round, 0));
+        while (round.is_out(0) && !patience.stop.stop_requested() && Clock::now() < until) wait({until, patience.stop});
         return round.is_out(0) ? Answer::unknown : round.answer(0);
     }
 
@@ -255,14 +256,17 @@ private:
         return std::min(patience.until, after(now, std::max<Clock::duration>(now - round.sent, shortest_grace)));
     }
 
-    /// Whether an answer is still to come from a server that has not been silent for longer than it takes.
-    bool is_hopeful(const Round& round, std::size_t i) const {
-        return round.is_out(i) && (sessions_[i].is_greeted() ? !sessions_[i].is_overdue() : trusted_[i]);
+    /// Until when it is worth waiting for a server's answer; min() where none is to come.
+    Clock::time_point hope(const Round& round, std::size_t i) const {
+        if (!round.is_out(i)) return Clock::time_point::min();
+        if (!sessions_[i].is_greeted()) return trusted_[i] ? Clock::time_point::max() : Clock::time_point::min();
+        return sessions_[i].due();
     }
-    bool is_hopeful(const Round& round) const {
-        for (std::size_t i = 0; i < sessions_.size(); ++i)
-            if (is_hopeful(round, i)) return true;
-        return false;
+    /// For any of them.
+    Clock::time_point hope(const Round& round) const {
+        auto latest = Clock::time_point::min();
+        for (std::size_t i = 0; i < sessions_.size(); ++i) latest = std::max(latest, hope(round, i));
+        return latest;
     }
 
     /// The lock is to be on as many servers as can be: one that is being connected, and is new or was well before, gets as long again as the others

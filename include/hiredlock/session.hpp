@@ -53,8 +53,13 @@ public:
     }
     bool is_busy() const noexcept { return !tasks_.empty(); }
     std::size_t under_way() const noexcept { return tasks_.size(); }
-    /// Whether an answer has been due for about as long as answers take, or longer. The first one that stays out is waited for in hope.
-    bool is_overdue() const noexcept { return tasks_.size() > 1 && tasks_.front().asked && Clock::now() - tasks_.front().sent > 2 * trip_; }
+    /// By when the oldest answer that is out should come, judging by how long the last one took. Where a later question is out too, that one has been
+    /// waited for already.
+    Clock::time_point due() const noexcept {
+        constexpr std::chrono::milliseconds delay_of_a_busy_machine{50};
+        if (tasks_.empty() || trip_ == Clock::duration::zero()) return Clock::time_point::max();
+        return tasks_.front().sent + 2 * trip_ + (tasks_.size() > 1 ? Clock::duration::zero() : delay_of_a_busy_machine);
+    }
 
     /// Begins an exchange and waits for its end.
     Outcome run(Exchange& exchange, const Patience& patience) {

@@ -57,6 +57,7 @@ struct Outcome {
     std::uint64_t fencing = 0;   ///< the number of the grant, where a fence_key was given
     std::optional<std::chrono::milliseconds> left{};  ///< with `no`, where known: how long the other's lock lasts (-1: for ever, gone: no longer)
     static constexpr std::chrono::milliseconds gone{-2};
+    bool divided = false;  ///< not granted, though some of several servers had granted it: others ask at the same time
 };
 
 /// A place where locks live. A guard does all its I/O, and reads all its time, through these:

@@ -75,15 +75,18 @@ TEST(LateServer, ReleasesBehindTheAcquireThoughOthersUseThoseConnectionsMeanwhil
 
 TEST(LateServer, IsNotWaitedForLongByThoseThatAreDividedWithoutIt) {
     Servers servers{5};
-    Redlock quorum{servers.endpoints()};
+    auto patient = servers.endpoints();
+    for (auto& endpoint : patient) endpoint.command_timeout = 10s;
+    Redlock quorum{patient};
     EXPECT_FALSE(quorum.ping());
     Raw{servers[2]}.set("k", "foreign", 60s);
     servers[3].pause();
     servers[4].pause();
-    EXPECT_FALSE((Lock{quorum, "k", 60s, std::try_to_lock}.owns_lock()));  // they are silent for the first time
-    const auto start = std::chrono::steady_clock::now();
-    EXPECT_FALSE((Lock{quorum, "k", 60s, std::try_to_lock}.owns_lock()));
-    EXPECT_LT(since(start), 500ms);  // half of what an answer may take
+    for (const bool was_silent_before : {false, true}) {
+        const auto start = std::chrono::steady_clock::now();
+        EXPECT_FALSE((Lock{quorum, "k", 60s, std::try_to_lock}.owns_lock()));
+        EXPECT_LT(since(start), 5s) << was_silent_before << ": half of what an answer may take, and many times what it takes";
+    }
     EXPECT_TRUE(eventually([&] { return servers.count("k", {false, false, false, true, true}) == 1; }));
     servers[3].resume();
     servers[4].resume();

@@ -48,11 +48,12 @@ public:
     std::function<void()> under_way = [] {};  ///< called when an operation is on its way to the server
 
     std::vector<Asked> acquired, extended, released, sent_releases, abandoned;
-    std::vector<MapStore::Time> slept_until;
+    std::vector<MapStore::Time> slept_at, slept_until;
     MapStore map;
 
     MapStore::Time now() const noexcept { return map.now(); }
     void sleep(const hiredlock::Patience& patience) {
+        slept_at.push_back(now());
         slept_until.push_back(patience.until);
         if (!patience.stop.stop_requested() && patience.until > now()) pass(patience.until - now());
     }

@@ -5,9 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,6 +47,11 @@ public:
     };
 
     Line line() { return {*this}; }
+    hiredlock::Outcome acquire(const hiredlock::Claim& claim, const hiredlock::Patience& patience) {
+        auto outcome = FaultyStore::acquire(claim, patience);
+        outcome.divided = is_divided && outcome.answer == hiredlock::Answer::no;
+        return outcome;
+    }
     hiredlock::Outcome acquire_and_watch(const hiredlock::Claim& claim, const hiredlock::Patience& patience) {
         ++watched;
         auto outcome = acquire(claim, patience);
@@ -55,12 +62,20 @@ public:
     std::optional<std::chrono::milliseconds> left = std::chrono::milliseconds{-1};
     std::optional<MapStore::Time> told_at;
     bool others_wait = false, has_turn = true;
+    bool is_divided = false;  // others have some of its votes at the same time
     int watched = 0;
     Outage outage;
     std::vector<MapStore::Time> turns, waits;
 };
 static_assert(hiredlock::NotifyingStore<NotifiedStore>);
 static_assert(!hiredlock::NotifyingStore<FaultyStore>);
+
+/// How long each sleep was that no notification could end.
+std::vector<hiredlock::Clock::duration> pauses_of(const NotifiedStore& store) {
+    std::vector<hiredlock::Clock::duration> pauses;
+    for (std::size_t i = 0; i < store.slept_until.size(); ++i) pauses.push_back(store.slept_until[i] - store.slept_at[i]);
+    return pauses;
+}
 
 class InLine : public testing::Test {
 protected:
@@ -144,6 +159,41 @@ TEST_F(InLine, WithoutNotificationsItAsksAsTheOtherPolicySays) {
     store.left.reset();
     EXPECT_FALSE(lock.try_lock_for(10s));
     EXPECT_GT(store.acquired.size(), 50U);
+}
+
+TEST_F(InLine, WhoeverWonSomeOfTheVotesPausesForARandomTimeAndIsNotWokenByTheirReturn) {
+    hold_by_another();
+    store.is_divided = true;
+    store.told_at = start;
+    EXPECT_FALSE(lock.try_lock_for(10s));
+    EXPECT_TRUE(store.waits.empty());
+    const auto pauses = pauses_of(store);
+    ASSERT_GE(pauses.size(), 100U);
+    EXPECT_LE(*std::max_element(pauses.begin(), pauses.end()), 128ms);
+    EXPECT_LE(*std::max_element(pauses.begin(), pauses.begin() + 3), 16ms) << "the first ones are short";
+    EXPECT_GE((std::set<hiredlock::Clock::duration>{pauses.begin(), pauses.end()}.size()), 50U);
+}
+
+TEST_F(InLine, AfterAPlainRefusalTheFirstPauseIsShortAgain) {
+    hold_by_another();
+    store.is_divided = true;
+    store.under_way = [&] { store.is_divided = store.acquired.size() % 5 != 0; };
+    EXPECT_FALSE(lock.try_lock_for(60s));
+    EXPECT_GE(store.waits.size(), 10U);
+    for (const auto pause : pauses_of(store)) EXPECT_LE(pause, 32ms) << "as after the fourth in a row";
+}
+
+TEST_F(InLine, AFixedIntervalIsSpreadToo) {
+    hold_by_another();
+    store.is_divided = true;
+    Lock fixed{store, "k", 10s, std::defer_lock, hiredlock::retry::Fixed{.interval = 100ms}};
+    EXPECT_FALSE(fixed.try_lock_for(10s));
+    auto pauses = pauses_of(store);
+    ASSERT_GE(pauses.size(), 40U);
+    pauses.pop_back();  // the last ends at the limit
+    EXPECT_GE(*std::min_element(pauses.begin(), pauses.end()), 100ms);
+    EXPECT_LE(*std::max_element(pauses.begin(), pauses.end()), 228ms);
+    EXPECT_GE((std::set<hiredlock::Clock::duration>{pauses.begin(), pauses.end()}.size()), 20U);
 }
 
 TEST_F(InLine, TheWholeLimitIsUsed) {
