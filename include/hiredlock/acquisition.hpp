@@ -39,15 +39,17 @@ public:
             // Whoever stands in line comes first; where nobody does, the lock may well be free.
             if (limit_.once || !store_.line().is_waited_for(key))
                 if (!attempt_again_after(ask)) return outcome_;
+            sleep(collision());
             return wait_in_line(key);
         } else {
-            while (attempt_again_after(ask)) sleep(pause() + collision());
+            while (attempt_again_after(ask)) sleep(spread(pause()));
             return outcome_;
         }
     }
 
 private:
     static constexpr std::chrono::milliseconds grace{4};  // by which the answer to the last attempt may be late
+    static constexpr retry::Backoff apart{};              // how long those who collide go out of each other's way
 
     Outcome wait_in_line(const std::string& key) {
         const auto joined = store_.now();
@@ -62,16 +64,23 @@ private:
         was_busy_ = failing_since_ == Clock::time_point::max();  // or nobody would have stood in line
         const auto ask = [this](const Claim& claim, const Patience& patience) { return store_.acquire_and_watch(claim, patience); };
         for (;;) {
-            // Whoever had some of the votes is not woken by their return: all who had would grasp at them again in step.
-            if (outcome_.divided) sleep(collision());
             const bool again = attempt_again_after(ask);
             if (outcome_.error)
                 place.set_outage({failing_since_, {.error = outcome_.error, .detail = outcome_.detail}});
             else if (!limit_.stop.stop_requested())
                 place.set_outage({});
             if (!again) return outcome_;
-            if (!outcome_.divided) place.wait(Patience{std::min(next_look(), last_start_), limit_.stop});
+            wait(place);
         }
+    }
+
+    template <class Place>
+    void wait(Place& place) {
+        const auto start = store_.now();
+        place.wait(Patience{std::min(next_look(), last_start_), limit_.stop});
+        // Whoever had some of the votes is told when they come back, as all others are: not to grasp at them in step again and again.
+        if (store_.now() - start > apart.max) collisions_ = std::min(collisions_, 1U);
+        sleep(collision());
     }
 
     /// When to ask if no notification comes.
@@ -123,9 +132,10 @@ private:
     Clock::duration pause() { return retry_.pause(asked_, random()); }
 
     /// Ahead of the next attempt where others had votes at the same time: a random time, so that equals do not collide for ever.
-    Clock::duration collision() {
-        constexpr retry::Backoff apart;
-        return collisions_ > 0 ? Clock::duration{apart.pause(collisions_, random())} : Clock::duration::zero();
+    Clock::duration collision() { return collisions_ > 0 ? Clock::duration{apart.pause(collisions_, random())} : Clock::duration::zero(); }
+    /// The same for a policy that does not itself pause for a random time.
+    Clock::duration spread(Clock::duration pause) {
+        return std::is_same_v<Retry, retry::Backoff> ? pause : pause + std::min(pause, collision());
     }
 
     std::uint64_t random() {
@@ -133,7 +143,9 @@ private:
         return jitter(seed_, ++drawn_);
     }
 
-    void sleep(Clock::duration pause) { store_.sleep(Patience{std::min(after(store_.now(), pause), last_start_), limit_.stop}); }
+    void sleep(Clock::duration pause) {
+        if (pause > Clock::duration::zero()) store_.sleep(Patience{std::min(after(store_.now(), pause), last_start_), limit_.stop});
+    }
 
     Store& store_;
     const Retry& retry_;

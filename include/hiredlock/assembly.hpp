@@ -114,7 +114,7 @@ public:
         Votes votes = round.votes();
         if (votes.is_granted() || is_sent(round)) return {.answer = Answer::yes, .sent = round.sent};
         if (!votes.is_decided()) votes.failed += votes.pending();  // out of time
-        const bool is_divided = round.what == Question::acquire && votes.yes > 0;
+        const bool is_divided = round.what == Question::acquire && votes.yes > 0 && votes.no > 0;
         if (votes.is_refused() || (round.what == Question::acquire && votes.is_contended()))
             return {.answer = Answer::no, .sent = round.sent, .divided = is_divided};
         Outcome outcome{.answer = Answer::unknown, .error = Errc::no_quorum, .divided = is_divided};
@@ -259,8 +259,9 @@ private:
     /// Until when it is worth waiting for a server's answer; min() where none is to come.
     Clock::time_point hope(const Round& round, std::size_t i) const {
         if (!round.is_out(i)) return Clock::time_point::min();
-        if (!sessions_[i].is_greeted()) return trusted_[i] ? Clock::time_point::max() : Clock::time_point::min();
-        return sessions_[i].due();
+        if (sessions_[i].is_greeted()) return after(sessions_[i].due(), round.claim.acknowledged.timeout);
+        if (!trusted_[i]) return Clock::time_point::min();
+        return sessions_[i].connections() == 0 ? Clock::time_point::max() : after(round.sent, shortest_grace);
     }
     /// For any of them.
     Clock::time_point hope(const Round& round) const {

@@ -13,9 +13,7 @@ namespace hiredlock::detail {
 /// the address may be another one by then.
 class Dialect {
 public:
-    explicit Dialect(Cas wanted) noexcept : wanted_(wanted) { reset(); }
-
-    void reset() noexcept {
+    explicit Dialect(Cas wanted) noexcept : wanted_(wanted) {
         if (wanted_ == Cas::automatic)
             set({Cas::script, Cas::delex, Cas::delifeq, Cas::tair});  // until the server has said what it has
         else

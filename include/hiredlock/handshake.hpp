@@ -16,30 +16,33 @@ namespace hiredlock::detail {
 class Handshake final : public Exchange {
 public:
     /// `redirect`: the id of the client that is to be told when a key that is read here changes; 0: none. `identify`: ask for the server's run id.
-    Handshake(const Endpoint& endpoint, Dialect& dialect, long long redirect, bool identify) : endpoint_(&endpoint), dialect_(&dialect), redirect_(redirect), identify_(identify) {}
+    Handshake(Endpoint endpoint, long long redirect, bool identify)
+        : endpoint_(std::move(endpoint)), dialect_(endpoint_.cas), redirect_(redirect), identify_(identify) {}
 
     void start(CommandSink& sink) override {
-        dialect_->reset();
+        dialect_ = Dialect{endpoint_.cas};
         steps_.clear();
-        if (!endpoint_->password.empty()) {
-            if (endpoint_->username.empty())
-                say(sink, Step::login, {"AUTH", endpoint_->password});
+        if (!endpoint_.password.empty()) {
+            if (endpoint_.username.empty())
+                say(sink, Step::login, {"AUTH", endpoint_.password});
             else
-                say(sink, Step::login, {"AUTH", endpoint_->username, endpoint_->password});
+                say(sink, Step::login, {"AUTH", endpoint_.username, endpoint_.password});
         }
-        if (endpoint_->database != 0) say(sink, Step::database, {"SELECT", Digits{endpoint_->database}});
-        if (!endpoint_->client_name.empty()) say(sink, Step::name, {"CLIENT", "SETNAME", endpoint_->client_name});
+        if (endpoint_.database != 0) say(sink, Step::database, {"SELECT", Digits{endpoint_.database}});
+        if (!endpoint_.client_name.empty()) say(sink, Step::name, {"CLIENT", "SETNAME", endpoint_.client_name});
         // NOLOOP: what this connection itself changes is no news.
         if (redirect_ != 0) say(sink, Step::tracking, {"CLIENT", "TRACKING", "ON", "REDIRECT", Digits{redirect_}, "NOLOOP"});
         if (identify_) say(sink, Step::identity, {"INFO", "server"});
-        if (endpoint_->cas != Cas::script) say(sink, Step::abilities, {"COMMAND", "INFO", "DELEX", "DELIFEQ", "CAD", "CAS"});
+        if (endpoint_.cas != Cas::script) say(sink, Step::abilities, {"COMMAND", "INFO", "DELEX", "DELIFEQ", "CAD", "CAS"});
     }
 
     bool is_needed() const noexcept {
-        return !endpoint_->password.empty() || endpoint_->database != 0 || !endpoint_->client_name.empty() || redirect_ != 0 || identify_ ||
-               endpoint_->cas != Cas::script;
+        return !endpoint_.password.empty() || endpoint_.database != 0 || !endpoint_.client_name.empty() || redirect_ != 0 || identify_ ||
+               endpoint_.cas != Cas::script;
     }
 
+    /// What was learnt of the server's commands.
+    const Dialect& dialect() const noexcept { return dialect_; }
     bool is_tracking() const noexcept { return tracking_; }
     /// Not denied: the client that was to be told has gone.
     bool is_redirect_gone() const noexcept { return redirect_gone_; }
@@ -94,8 +97,8 @@ private:
     bool learn(const Reply& reply) {
         const auto has = [&](std::size_t i) { return reply.elements[i].kind == Reply::Kind::array && !reply.elements[i].elements.empty(); };
         const bool delex = has(0), delifeq = has(1), tair = has(2) && has(3);
-        dialect_->found(delex, delifeq, tair);
-        const Cas cas = endpoint_->cas;
+        dialect_.found(delex, delifeq, tair);
+        const Cas cas = endpoint_.cas;
         const bool lacks = (cas == Cas::delex && !delex) || (cas == Cas::delifeq && !delifeq) || (cas == Cas::tair && !tair);
         return !lacks || !lacking();
     }
@@ -103,7 +106,7 @@ private:
     /// Where COMMAND INFO is refused, the command that was asked for is said without arguments: if it is there it is refused for their number,
     /// which comes before the question whether ACL allows it.
     void probe(CommandSink& sink) {
-        switch (endpoint_->cas) {
+        switch (endpoint_.cas) {
             case Cas::delex: return say(sink, Step::probe, {"DELEX"});
             case Cas::delifeq: return say(sink, Step::probe, {"DELIFEQ"});
             case Cas::tair: return say(sink, Step::probe, {"CAD"}), say(sink, Step::probe, {"CAS"});
@@ -116,8 +119,8 @@ private:
         return fail(Errc::unsupported, "this server lacks the command that Endpoint::cas asks for; Cas::automatic finds one that it has");
     }
 
-    const Endpoint* endpoint_;
-    Dialect* dialect_;
+    Endpoint endpoint_;  // a copy: what began the handshake may move before it ends
+    Dialect dialect_;
     long long redirect_;
     bool identify_;
     bool tracking_ = false;

@@ -237,7 +237,8 @@ private:
         wire_.let_wait(endpoint_.command_timeout);
         tracking_ = false;
         address_limit_ = opening_limit_;
-        greeting_ = std::make_unique<Handshake>(endpoint_, dialect_, redirect_, identifies_);
+        greeting_ = std::make_unique<Handshake>(endpoint_, redirect_, identifies_);
+        dialect_ = greeting_->dialect();
         phase_ = greeting_->is_needed() ? Phase::greeting : Phase::open;
         start(*greeting_);
         return Progress::done;
@@ -255,6 +256,7 @@ private:
             return fail(Errc::timed_out, "no answer in time");
         }
         if (greeting_->answer != Answer::yes) return fail(greeting_->error, greeting_->words);
+        dialect_ = greeting_->dialect();
         tracking_ = greeting_->is_tracking();
         redirect_gone_ = greeting_->is_redirect_gone();
         run_id_ = greeting_->run_id();

@@ -99,9 +99,10 @@ public:
         Outcome outcome = use(here, patience, [&](detail::Assembly& assembly) {
             const auto round = assembly.ask(detail::Question::acquire, claim, patience);
             Outcome concluded = conclude(here, assembly, *round);
-            if (concluded.answer == Answer::no && !concluded.divided && pauses()) first = assembly.answer_of_first(*round, patience);
+            if (concluded.answer == Answer::no && pauses()) first = assembly.answer_of_first(*round, patience);
             return concluded;
         });
+        if (first == Answer::yes) outcome.left = Outcome::gone;  // given back by now; the others may be about to follow
         if (first != Answer::no || !pauses()) return outcome;
         if (here.notifier.watch(claim.key, patience) == Outcome::gone) outcome.left = Outcome::gone;  // between the question and the look
         here.remind(here.reminded_of_waiters, idle_before_close);

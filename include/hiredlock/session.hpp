@@ -53,16 +53,17 @@ public:
     }
     bool is_busy() const noexcept { return !tasks_.empty(); }
     std::size_t under_way() const noexcept { return tasks_.size(); }
-    /// By when the oldest answer that is out should come, judging by how long the last one took. Where a later question is out too, that one has been
-    /// waited for already.
+    /// By when the oldest answer that is out should come, judging by how long the last one took; max() for the first question of all.
     Clock::time_point due() const noexcept {
         constexpr std::chrono::milliseconds delay_of_a_busy_machine{50};
-        if (tasks_.empty() || trip_ == Clock::duration::zero()) return Clock::time_point::max();
-        return tasks_.front().sent + 2 * trip_ + (tasks_.size() > 1 ? Clock::duration::zero() : delay_of_a_busy_machine);
+        const bool has_no_measure = trip_ == Clock::duration::zero() && tasks_.size() == 1;
+        if (tasks_.empty() || has_no_measure) return Clock::time_point::max();
+        return tasks_.front().sent + 2 * trip_ + delay_of_a_busy_machine;
     }
 
     /// Begins an exchange and waits for its end.
     Outcome run(Exchange& exchange, const Patience& patience) {
+        const Abandoning abandoning{*this, exchange};
         begin(exchange, patience.until);
         for (step(); !exchange.ended; step()) {
             if (may_wait_in_kernel(patience)) {
@@ -151,6 +152,17 @@ private:
         Clock::time_point limit{};
     };
     using Tasks = std::vector<Task>;
+
+    /// Where an exception (no memory) ends run(), nothing may refer to its exchange any more.
+    struct Abandoning {
+        Session& session;
+        const Exchange& exchange;
+        ~Abandoning() {
+            if (exchange.ended) return;
+            session.tasks_.clear();
+            session.close();
+        }
+    };
 
     static constexpr std::chrono::milliseconds idle_enough_to_check{50};
 

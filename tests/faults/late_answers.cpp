@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <memory>
+#include <new>
 #include <stop_token>
 
 namespace {
@@ -400,6 +402,46 @@ TEST(CancelledAcquire, OfAStalledServerEndsAtOnceAndIsCleanedUp) {
     EXPECT_FALSE(lock.owns_lock());
     EXPECT_TRUE(eventually([&] { return !raw.exists("k"); }));
     EXPECT_TRUE(lock.try_lock_for(10s));
+}
+
+TEST(Login, GoesOnInTheConnectionThatAHalfOpenOneWasMovedTo) {
+    const Server server;
+    Proxy proxy{server};
+    auto first = std::make_unique<Connection>(hurried(proxy, 20s));
+    proxy.hold(Direction::to_client);
+    EXPECT_EQ(thrown_by([&] { Lock{*first, "k", 60s, 50ms}; }), Errc::timed_out);
+    Connection second{std::move(*first)};
+    first.reset();
+    proxy.release(Direction::to_client);
+    EXPECT_FALSE(second.ping());
+    EXPECT_EQ(proxy.accepted(), 1U);
+}
+
+/// What has no memory at some point.
+class Exhausted final : public hiredlock::detail::Exchange {
+public:
+    explicit Exhausted(bool at_once) : at_once_(at_once) {}
+    void start(hiredlock::detail::CommandSink& sink) override {
+        sink.command({"PING"});
+        if (at_once_) throw std::bad_alloc{};
+    }
+    bool take(const hiredlock::detail::Reply&, hiredlock::detail::CommandSink&) override { throw std::bad_alloc{}; }
+
+private:
+    bool at_once_;
+};
+
+TEST(ExceptionInAnExchange, LeavesNothingBehindThatWouldMeetTheNext) {
+    const Server server;
+    hiredlock::detail::Session session{endpoint_of(server)};
+    for (const bool at_once : {true, false}) {
+        ASSERT_EQ(session.ping({}).answer, hiredlock::Answer::yes);
+        auto exchange = std::make_unique<Exhausted>(at_once);
+        EXPECT_THROW(session.run(*exchange, {}), std::bad_alloc);
+        exchange.reset();
+        EXPECT_FALSE(session.is_busy());
+        EXPECT_EQ(session.ping({}).answer, hiredlock::Answer::yes);
+    }
 }
 
 }  // namespace

@@ -324,6 +324,24 @@ TEST(Redlock, WaitsForEachServersOwnReplicas) {
     EXPECT_FALSE(lock.unlock());
 }
 
+TEST(Redlock, WaitsForTheReplicasOfTheServerThatDecidesThoughOneVotesForAnother) {
+    Servers servers{3};
+    Redlock quorum{servers.endpoints()};
+    EXPECT_FALSE(quorum.ping());
+    std::deque<Server> replicas;
+    for (const std::size_t i : {1U, 2U}) {
+        replicas.emplace_back(support::ServerOptions{.replica_of_port = servers[i].port()});
+        ASSERT_TRUE(replicas.back().wait_until_linked());
+    }
+    Raw{servers[0]}.set("k", "foreign", 60s);
+    replicas[1].pause();
+    Lock lock{quorum, "k", 60s, std::defer_lock, Wait{.replicas = 1, .timeout = 20s}};
+    auto locking = std::async(std::launch::async, [&] { return lock.try_lock(); });
+    EXPECT_EQ(locking.wait_for(300ms), std::future_status::timeout);  // of the two that are left, one waits for its replica
+    replicas[1].resume();
+    EXPECT_TRUE(locking.get());
+}
+
 TEST(Redlock, DoesNotLetReplicasHoldItUpPastTheCallersLimit) {
     Servers servers{3};
     Redlock quorum{servers.endpoints()};

@@ -101,7 +101,7 @@ TEST_F(Acquiring, GivingUpSaysTheWholeScriptBehindIt) {
 TEST_F(Acquiring, DeletesAStaleTokenFirstAndJudgesTheSet) {
     claim.stale = "old";
     for (const Reply& about_stale : {number(1), number(0), nil(), error("NOPERM"), other()}) {
-        dialect.reset();
+        dialect = Dialect{Cas::automatic};
         EXPECT_EQ(start(), (Lines{"EVAL <release> 1 k old", "SET k t NX PX 1500"}));
         EXPECT_EQ(answer(about_stale), Lines{});
         EXPECT_FALSE(decided);

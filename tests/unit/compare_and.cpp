@@ -289,7 +289,7 @@ TEST(ReleaseExchange, MayBeStartedAgain) {
     one.dialect.found(true, false, false);
     one.start();
     one.answer(error(noperm));
-    one.dialect.reset();
+    one.dialect = Dialect{Cas::automatic};
     EXPECT_EQ(one.start(), (Lines{"EVALSHA <release> 1 k t"}));
     EXPECT_EQ(one.answer(error("LOADING Redis is loading")), Lines{});
     EXPECT_TRUE(one.failed_with(Errc::loading, "LOADING")) << "what was said on the old connection is forgotten";

@@ -57,17 +57,4 @@ TEST(Dialects, AskedForOneFormHaveNoOther) {
     }
 }
 
-TEST(Dialects, ForgetAllWithANewConnection) {
-    Dialect dialect{Cas::automatic};
-    dialect.found(true, false, false);
-    dialect.next();
-    dialect.confirm();
-    dialect.deny_scripts();
-    EXPECT_FALSE(dialect.may_use_script());
-    dialect.reset();
-    EXPECT_TRUE(dialect.may_use_script());
-    EXPECT_FALSE(dialect.confirmed());
-    EXPECT_EQ(dialect.current(), Cas::script);
-}
-
 }  // namespace

@@ -161,12 +161,11 @@ TEST_F(InLine, WithoutNotificationsItAsksAsTheOtherPolicySays) {
     EXPECT_GT(store.acquired.size(), 50U);
 }
 
-TEST_F(InLine, WhoeverWonSomeOfTheVotesPausesForARandomTimeAndIsNotWokenByTheirReturn) {
+TEST_F(InLine, WhoeverWonSomeOfTheVotesPausesForARandomTimeAfterBeingTold) {
     hold_by_another();
     store.is_divided = true;
-    store.told_at = start;
+    store.told_at = start;  // told at once, again and again: of the return of its own votes
     EXPECT_FALSE(lock.try_lock_for(10s));
-    EXPECT_TRUE(store.waits.empty());
     const auto pauses = pauses_of(store);
     ASSERT_GE(pauses.size(), 100U);
     EXPECT_LE(*std::max_element(pauses.begin(), pauses.end()), 128ms);
@@ -176,24 +175,44 @@ TEST_F(InLine, WhoeverWonSomeOfTheVotesPausesForARandomTimeAndIsNotWokenByTheirR
 
 TEST_F(InLine, AfterAPlainRefusalTheFirstPauseIsShortAgain) {
     hold_by_another();
-    store.is_divided = true;
+    store.told_at = start;
     store.under_way = [&] { store.is_divided = store.acquired.size() % 5 != 0; };
-    EXPECT_FALSE(lock.try_lock_for(60s));
-    EXPECT_GE(store.waits.size(), 10U);
+    EXPECT_FALSE(lock.try_lock_for(10s));
+    EXPECT_GE(store.acquired.size(), 100U);
     for (const auto pause : pauses_of(store)) EXPECT_LE(pause, 32ms) << "as after the fourth in a row";
 }
 
-TEST_F(InLine, AFixedIntervalIsSpreadToo) {
+TEST_F(InLine, WhoeverWaitsForAHolderWhomSomeServersForgotIsToldAndPausesForAShortTime) {
     hold_by_another();
     store.is_divided = true;
+    EXPECT_FALSE(lock.try_lock_for(60s));  // told of nothing: it looks each second
+    EXPECT_LE(store.acquired.size(), 70U);
+    for (const auto pause : pauses_of(store)) EXPECT_LE(pause, 4ms);
+}
+
+TEST_F(InLine, AFixedIntervalIsSpreadWhereTheVotesAreDivided) {
+    hold_by_another();
     Lock fixed{store, "k", 10s, std::defer_lock, hiredlock::retry::Fixed{.interval = 100ms}};
-    EXPECT_FALSE(fixed.try_lock_for(10s));
-    auto pauses = pauses_of(store);
-    ASSERT_GE(pauses.size(), 40U);
-    pauses.pop_back();  // the last ends at the limit
-    EXPECT_GE(*std::min_element(pauses.begin(), pauses.end()), 100ms);
-    EXPECT_LE(*std::max_element(pauses.begin(), pauses.end()), 228ms);
-    EXPECT_GE((std::set<hiredlock::Clock::duration>{pauses.begin(), pauses.end()}.size()), 20U);
+    for (const bool is_divided : {false, true}) {
+        store.is_divided = is_divided;
+        store.slept_at.clear();
+        store.slept_until.clear();
+        EXPECT_FALSE(fixed.try_lock_for(10s));
+        auto pauses = pauses_of(store);
+        ASSERT_GE(pauses.size(), 40U);
+        pauses.pop_back();  // the last ends at the limit
+        EXPECT_GE(*std::min_element(pauses.begin(), pauses.end()), 100ms);
+        EXPECT_LE(*std::max_element(pauses.begin(), pauses.end()), is_divided ? 200ms : 100ms);
+        EXPECT_EQ((std::set<hiredlock::Clock::duration>{pauses.begin(), pauses.end()}.size() >= 20), is_divided);
+    }
+}
+
+TEST_F(InLine, BackoffIsSpreadAlready) {
+    hold_by_another();
+    store.is_divided = true;
+    Lock backing{store, "k", 10s, std::defer_lock, hiredlock::retry::Backoff{.max = 8ms}};
+    EXPECT_FALSE(backing.try_lock_for(10s));
+    for (const auto pause : pauses_of(store)) EXPECT_LE(pause, 8ms);
 }
 
 TEST_F(InLine, TheWholeLimitIsUsed) {
