@@ -35,7 +35,7 @@ struct Backoff {
     }
 };
 
-/// Asks at a fixed interval.
+/// Asks at a fixed interval; on a Redlock whose votes are split among several who ask, after a random time between that and its double.
 struct Fixed {
     std::chrono::microseconds interval{std::chrono::milliseconds{100}};  ///< above 0
     std::chrono::milliseconds outage{10'000};                            ///< as in Backoff
