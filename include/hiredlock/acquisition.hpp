@@ -140,7 +140,7 @@ private:
 
     std::uint64_t random() {
         if (seed_.empty()) seed_ = new_token();
-        return jitter(seed_, ++drawn_);
+        return jitter(seed_, asked_);
     }
 
     void sleep(Clock::duration pause) {
@@ -154,7 +154,6 @@ private:
     Outcome outcome_;
     unsigned asked_ = 0;
     unsigned collisions_ = 0;  // attempts in a row for which the votes were divided
-    unsigned drawn_ = 0;
     bool was_busy_ = false;  // when last heard of
     bool was_gone_ = false;  // when last looked for
     Clock::time_point last_start_ = limit_.until;

@@ -259,7 +259,7 @@ private:
     /// Until when it is worth waiting for a server's answer; min() where none is to come.
     Clock::time_point hope(const Round& round, std::size_t i) const {
         if (!round.is_out(i)) return Clock::time_point::min();
-        if (sessions_[i].is_greeted()) return after(sessions_[i].due(), round.claim.acknowledged.timeout);
+        if (sessions_[i].is_greeted()) return after(sessions_[i].due(), shortest_grace + round.claim.acknowledged.timeout);
         if (!trusted_[i]) return Clock::time_point::min();
         return sessions_[i].connections() == 0 ? Clock::time_point::max() : after(round.sent, shortest_grace);
     }

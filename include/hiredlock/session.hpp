@@ -55,10 +55,9 @@ public:
     std::size_t under_way() const noexcept { return tasks_.size(); }
     /// By when the oldest answer that is out should come, judging by how long the last one took; max() for the first question of all.
     Clock::time_point due() const noexcept {
-        constexpr std::chrono::milliseconds delay_of_a_busy_machine{50};
         const bool has_no_measure = trip_ == Clock::duration::zero() && tasks_.size() == 1;
         if (tasks_.empty() || has_no_measure) return Clock::time_point::max();
-        return tasks_.front().sent + 2 * trip_ + delay_of_a_busy_machine;
+        return tasks_.front().sent + 2 * trip_;
     }
 
     /// Begins an exchange and waits for its end.
@@ -180,8 +179,8 @@ private:
         at->exchange->ended = std::move(outcome);
         return tasks_.erase(at);
     }
-    Tasks::iterator end_unasked(Tasks::iterator at, Errc code, const std::string& text) {
-        Outcome outcome = failed(code, text);
+    Tasks::iterator end_unasked(Tasks::iterator at, std::error_code error, const std::string& text) {
+        Outcome outcome = failed(error, text);
         if (at->repeated) outcome.answer = Answer::unknown;  // the first time may have done it
         return end(at, std::move(outcome));
     }
@@ -189,18 +188,9 @@ private:
     Next connect() {
         const Progress progress = open();
         if (progress == Progress::blocked) end_those_past(Clock::now());
-        if (progress == Progress::failed) opening_failed();
+        if (progress == Progress::failed)
+            while (!tasks_.empty()) end_unasked(tasks_.begin(), failure().error, failure().text);
         return progress == Progress::done ? Next::go_on : Next::wait;
-    }
-
-    /// Of what waits for the connection nothing has been sent over it.
-    void opening_failed() {
-        const Outcome outcome = failed(failure().error, failure().text);
-        for (auto at = tasks_.begin(); at != tasks_.end();) {
-            Outcome one = outcome;
-            if (at->repeated) one.answer = Answer::unknown;
-            at = end(at, std::move(one));
-        }
     }
 
     void end_those_past(Clock::time_point now) {

@@ -165,8 +165,10 @@ TEST_F(Handshakes, EndWhereTheServerTurnsUsAway) {
 TEST_F(Handshakes, LearnAnewWithEachConnection) {
     EXPECT_TRUE(play({ok(), abilities(true, false, false, false)}));
     EXPECT_EQ(dialect.current(), Cas::delex);
-    EXPECT_TRUE(replay({ok(), nil()}));
+    EXPECT_TRUE(replay({ok(), abilities(false, false, false, false)}));
     EXPECT_EQ(dialect.current(), Cas::script);
+    EXPECT_FALSE(dialect.confirmed());
+    EXPECT_TRUE(dialect.may_use_script());
 }
 
 TEST_F(Handshakes, AskForNotificationsAndForTheServersIdentityWhereWanted) {
